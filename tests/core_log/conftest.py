@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ def end_all_flushers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[Flusher] = []
     start = Flusher.__init__
 
-    def remember(self: Flusher, **parts: object) -> None:
-        start(self, **parts)  # type: ignore[arg-type]
+    def remember(self: Flusher, **parts: Any) -> None:
+        start(self, **parts)
         made.append(self)
 
     monkeypatch.setattr(Flusher, "__init__", remember)

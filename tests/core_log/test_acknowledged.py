@@ -23,7 +23,7 @@ CUTS = "/data/cut"
 def opened(disk: Disk) -> AcknowledgedFile:
     """The file on this disk."""
     disk.make_directory(PLACE)
-    return AcknowledgedFile(disk, PLACE)  # type: ignore[arg-type]
+    return AcknowledgedFile(disk, PLACE)
 
 
 def test_a_file_that_is_not_there_says_everything() -> None:
@@ -80,7 +80,7 @@ def test_a_damaged_slot_is_not_believed(at: int) -> None:
 
 def log_of(disk: Disk, seed: int = 1) -> Store:
     """A log of some segments."""
-    store = Store.open(DIRECTORY, files=disk, clock_ms=lambda: 1, settings=TINY, stepped=True)  # type: ignore[arg-type]
+    store = Store.open(DIRECTORY, files=disk, clock_ms=lambda: 1, settings=TINY, stepped=True)
     fill(store, Random(seed), 30)
     store.flusher.request()
     store.flusher.step()
@@ -92,7 +92,7 @@ def test_it_is_no_stray_file() -> None:
     """A recovery knows whose it is."""
     disk = Disk()
     log_of(disk)
-    AcknowledgedFile(disk, DIRECTORY)  # type: ignore[arg-type]
+    AcknowledgedFile(disk, DIRECTORY)
     assert log_of(disk.kill()).recovery.strays == ()
 
 
@@ -107,11 +107,11 @@ def test_the_copy_has_the_records_of_its_stretch() -> None:
         head = CutHead(
             position=records[first].position, end=store.log.written, epoch=store.epoch, kept_ms=7
         )
-        path = keep_cut(disk, DIRECTORY, CUTS, head)  # type: ignore[arg-type]
-        kept = CutFile(disk.crash(NOTHING), path)  # type: ignore[arg-type]
+        path = keep_cut(disk, DIRECTORY, CUTS, head)
+        kept = CutFile(disk.crash(NOTHING), path)
         assert kept.head == head
         assert [record.raw for record in kept.records()] == [item.raw for item in records[first:]]
-    sizes = dict(list_cuts(disk, CUTS))  # type: ignore[arg-type]
+    sizes = dict(list_cuts(disk, CUTS))
     assert len(sizes) == 4
     assert sizes[path] == HEAD_BYTES + head.end - head.position
 
@@ -124,12 +124,12 @@ def test_a_copy_is_made_once_and_whole() -> None:
     disk.make_directory(CUTS)
     handle = disk.open(f"{CUTS}/{head.name}.part", create=True)
     disk.pwritev(handle, [b"x" * 9000], 0)
-    path = keep_cut(disk, DIRECTORY, CUTS, head)  # type: ignore[arg-type]
-    assert [name for name, _ in list_cuts(disk, CUTS)] == [path]  # type: ignore[arg-type]
+    path = keep_cut(disk, DIRECTORY, CUTS, head)
+    assert [name for name, _ in list_cuts(disk, CUTS)] == [path]
     changes = disk.changes_count
-    keep_cut(disk, DIRECTORY, CUTS, head)  # type: ignore[arg-type]
+    keep_cut(disk, DIRECTORY, CUTS, head)
     assert disk.changes_count - changes < 5
-    assert len(list(CutFile(disk, path).records())) == len(list(store.records(0, head.end)))  # type: ignore[arg-type]
+    assert len(list(CutFile(disk, path).records())) == len(list(store.records(0, head.end)))
 
 
 def test_a_damaged_copy_is_not_served() -> None:
@@ -137,12 +137,12 @@ def test_a_damaged_copy_is_not_served() -> None:
     disk = Disk()
     store = log_of(disk)
     head = CutHead(position=0, end=store.log.written, epoch=store.epoch, kept_ms=7)
-    path = keep_cut(disk, DIRECTORY, CUTS, head)  # type: ignore[arg-type]
+    path = keep_cut(disk, DIRECTORY, CUTS, head)
     handle = disk.open(path)
     disk.pwritev(handle, [b"\xff"], HEAD_BYTES + 60)
     with pytest.raises(CorruptRecord):
-        list(CutFile(disk, path).records())  # type: ignore[arg-type]
+        list(CutFile(disk, path).records())
     for damage in (b"X", b"POLYMQ CUT 1\n{}" + b" " * 200):
         disk.pwritev(handle, [damage], 0)
         with pytest.raises(ValueError, match=r"no file|damaged"):
-            CutFile(disk, path)  # type: ignore[arg-type]
+            CutFile(disk, path)

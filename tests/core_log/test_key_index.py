@@ -19,8 +19,9 @@ from polymq.core_log.kernels import keys, writing
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_VERBATIM, Batch
 from polymq.core_log.record import Record, RecordTemplate, encode_properties
 from polymq.core_log.settings import StoreSettings
+from polymq.kernel_forms import plain_form
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, FailingFiles, MemoryFiles
-from tests.harness.forms import compiled_form, plain_form
+from tests.harness.forms import compiled_form
 from tests.harness.stores import DIRECTORY, TINY, Bench
 
 INDEX = f"{DIRECTORY}/index"
@@ -238,7 +239,7 @@ def test_a_stretch_without_keys_is_not_read() -> None:
     bench.store.keys.catch_up(bench.store.log.flushed, bench.store.log.keyed_end)
     files.heal()
     for put in ({"keys": ["second"]}, {"keys": [], "unique": "third"}, {"keys": [], "amqp": "4th"}):
-        bench.put(**put)  # type: ignore[arg-type]
+        bench.put(**put)
         bench.put([])
         bench.flush()
         bench.store.keys.catch_up(bench.store.log.flushed, bench.store.log.keyed_end)

@@ -18,7 +18,8 @@ from polymq.core_log.kernels.batch import (
     Batch,
 )
 from polymq.core_log.record import RecordTemplate
-from tests.harness.forms import compiled_form, plain_form
+from polymq.kernel_forms import plain_form
+from tests.harness.forms import compiled_form
 
 plain, fast = plain_form(writing.__name__), compiled_form(writing.__name__)
 COMPILED = pytest.mark.skipif(fast is None, reason="the kernels were not compiled")

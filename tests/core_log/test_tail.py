@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from polymq.core_log.tail import Chunk, Tail
+from polymq.core_log.kernels.log_end import Chunk
+from polymq.core_log.tail import Tail
 
 
 def filled(tail: Tail, position: int, size: int = 100) -> Chunk:

@@ -168,12 +168,12 @@ class EngineWorkload:
         }
         for part in self.world.parts:
             steps |= {(part, step): weight for step, weight in part.steps.items()}
-        for part, step in self._random.choices(list(steps), list(steps.values()), k=steps_count):
-            if part is None:
+        for whose, step in self._random.choices(list(steps), list(steps.values()), k=steps_count):
+            if whose is None:
                 self._do(self._actor, step)
             else:
-                part.begun = True
-                self._let(part, step, self._actor)
+                whose.begun = True
+                self._let(whose, step, self._actor)
             self._stepped()
 
     def _let(self, part: Part, step: str, actor: EngineActor) -> None:

@@ -36,7 +36,7 @@ class ThreadsExplorer(Explorer):
     """Goes through the states of one seed whose threads take turns."""
 
     _name = "threads"
-    _runs = RUNS
+    _runs: tuple[str | None, ...] = RUNS
 
     def run(self) -> Tally:
         """All states."""

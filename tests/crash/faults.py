@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping
 from random import Random
 from typing import Final
 
-from tests.crash.losses import Loss, Parts
+from tests.crash.disk import Loss
+from tests.crash.losses import Parts
 
 NEVER: Final = 1 << 60
 CACHE_NAME: Final = "state.db"

@@ -194,10 +194,10 @@ class Schedule:
             for module in WITH_LOCKS:
                 if hasattr(module, "threading"):
                     saved.append((module, "threading"))
-                    module.threading = threads
+                    vars(module)["threading"] = threads
             for module in WITH_EVENTS:
                 saved.append((module, "os"))
-                module.os = self.events
+                vars(module)["os"] = self.events
             yield
         finally:
             for module, name in saved:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from polymq.core_log.kernels import walking
 from tests.crash import bit_flips
 from tests.crash.bit_flips import KINDS, make_sound, run_trials
+
+if TYPE_CHECKING:
+    from polymq.core_log.kernels.writing import Memory
 
 
 @pytest.fixture
@@ -35,6 +39,12 @@ def test_no_flipped_bit_is_served() -> None:
 def test_a_checksum_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken on purpose: reading compares nothing."""
     gather = walking.gather
-    monkeypatch.setattr(walking, "gather", lambda *values: gather(*values[:-1], False))
+
+    def unchecked(
+        entries: Memory, stride: int, first: int, memory: Memory, position: int, used: int, _: bool
+    ) -> tuple[bytes, int, int]:
+        return gather(entries, stride, first, memory, position, used, False)
+
+    monkeypatch.setattr(walking, "gather", unchecked)
     _, failures = run_trials(1, 0, 40)
     assert any("is wrong" in text for text in failures)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -312,12 +313,13 @@ def test_a_queue_is_dropped_from_a_checkpoint_only_if_the_log_says_so(
     actor.write()
     if compacted:
         actor.store._indexes._slack_bytes = -(1 << 30)
+    acts: dict[str, Callable[[], object]] = {
+        "prepare": actor.prepare,
+        "drop": partial(actor.drop, WIDE_FIRST),
+        "store": actor.store_prepared,
+    }
     for step in steps.split():
-        {
-            "prepare": actor.prepare,
-            "drop": partial(actor.drop, WIDE_FIRST),
-            "store": actor.store_prepared,
-        }[step]()
+        acts[step]()
     for loss, kept in ((NOTHING, 5), (EVERYTHING, 7)):
         found = open_store(disk.crash(loss), SETTINGS)
         assert found.recovery.rebuilt_all == ""

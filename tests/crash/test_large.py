@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polymq.core_log.commit_log import CommitLog
+from polymq.core_log.kernels.log_end import Chunk
+from polymq.core_log.segment_files import Segment
 from tests.crash.explore_large import LargeExplorer, LargeThreadsExplorer
 from tests.crash.seeds import explore
 
@@ -30,7 +32,7 @@ def test_a_slice_that_is_taken_for_the_record_is_found(
     """What stands behind it is flushed then, and acknowledged, and the record has a hole."""
     write = CommitLog._write_chunk
 
-    def written(self: CommitLog, chunk, segment, left):  # type: ignore[no-untyped-def]
+    def written(self: CommitLog, chunk: Chunk, segment: Segment, left: int) -> int:
         count = write(self, chunk, segment, left)
         self.written = chunk.end
         return count

@@ -10,6 +10,7 @@ import pytest
 
 from polymq.broker.queues.store import QueueStore
 from polymq.core_log import recovery
+from polymq.core_log.reader import LogReader
 from polymq.core_log.recovery import Recovery
 from polymq.core_log.segments import Segments
 from tests.crash.disk import Disk, File
@@ -94,8 +95,10 @@ def test_a_directory_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatch
 def test_a_lost_atomic_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan that ends within a batch keeps a part of it."""
 
-    def scan(self: Recovery, reader: object, start: int) -> tuple[int, int, list[tuple[int, int]]]:
-        walk = reader.walk(start)  # type: ignore[attr-defined]
+    def scan(
+        self: Recovery, reader: LogReader, start: int
+    ) -> tuple[int, int, list[tuple[int, int]]]:
+        walk = reader.walk(start)
         epochs = recovery.find_epochs(walk, self._marks)
         return walk.position, walk.reason, epochs
 

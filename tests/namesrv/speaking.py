@@ -35,7 +35,7 @@ def table(*names: str, counter: int = 1, state: int = 0, perm: int = 6) -> Topic
 class Speaker:
     """A name server's logic, a clock that the test moves, and the words to talk to it."""
 
-    def __init__(self, login: Login | None = None, **limits: float) -> None:
+    def __init__(self, login: Login | None = None, /, **limits: float) -> None:
         self.limits = NameServerLimits(**limits)  # type: ignore[arg-type]
         self.requests = Requests(
             tables=Tables(self.limits),

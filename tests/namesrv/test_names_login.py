@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-trio = pytest.importorskip("trio", reason="the name server needs trio")
+if TYPE_CHECKING:
+    import trio
+else:
+    trio = pytest.importorskip("trio", reason="the name server needs trio")
 
-from polymq.namesrv.login import CHANGES, HEADERS, READS, Login  # noqa: E402
-from polymq.namesrv.requests import HANDLERS  # noqa: E402
-from polymq.remoting.codes import ResponseCode  # noqa: E402
-from polymq.remoting.driver_trio import open_trio_driver  # noqa: E402
-from polymq.remoting.headers import Fields, wire_names  # noqa: E402
-from polymq.remoting.signing import Credentials, sign  # noqa: E402
-from polymq.remoting.steps import Address  # noqa: E402
-from tests.namesrv.running import name_server  # noqa: E402
-from tests.namesrv.speaking import Speaker  # noqa: E402
-from tests.namesrv.test_names_server import register, route_code  # noqa: E402
+from polymq.namesrv.login import CHANGES, HEADERS, READS, Login
+from polymq.namesrv.requests import HANDLERS
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.driver_trio import open_trio_driver
+from polymq.remoting.headers import Fields, wire_names
+from polymq.remoting.signing import Credentials, sign
+from polymq.remoting.steps import Address
+from tests.namesrv.running import name_server
+from tests.namesrv.speaking import Speaker
+from tests.namesrv.test_names_server import register, route_code
 
 KEY = Credentials(access_key="BROKERS", secret_key="what brokers know")
 WRONG = (
@@ -43,7 +47,7 @@ def test_every_request_either_changes_something_or_reads() -> None:
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("code", sorted(HANDLERS))
 def test_only_who_knows_the_key_changes_anything(code: int, reads: bool) -> None:
-    speaker = Speaker(login=Login(credentials=KEY, reads=reads))
+    speaker = Speaker(Login(credentials=KEY, reads=reads))
     closed = code in CHANGES or reads
     sent = fields_of(code)
     for who in WRONG:
@@ -64,7 +68,7 @@ def fields_of(code: int) -> dict[str, str]:
 @pytest.mark.parametrize("code", sorted(HANDLERS))
 def test_a_signed_request_has_no_unknown_fields(code: int) -> None:
     """The end of a value could be cut off and hidden in one: the signature would still fit."""
-    speaker = Speaker(login=Login(credentials=KEY, reads=True))
+    speaker = Speaker(Login(credentials=KEY, reads=True))
     answer = speaker.ask(code, sign({**fields_of(code), "zz": ":9876"}, b"", KEY))
     assert (answer.code, answer.change) == (ResponseCode.INVALID_PARAMETER, None)
     assert f"{code} has no field 'zz'" in (answer.remark or "")
@@ -72,7 +76,7 @@ def test_a_signed_request_has_no_unknown_fields(code: int) -> None:
 
 
 def test_what_rocketmqs_brokers_send_besides_is_no_unknown_field() -> None:
-    speaker = Speaker(login=Login(credentials=KEY))
+    speaker = Speaker(Login(credentials=KEY))
     more = ("epoch", "maxOffset", "confirmOffset", "heartbeatTimeoutMills", "electionPriority")
     fields = {**fields_of(904), **dict.fromkeys(more, "1"), "ns": "", "bname": "b"}
     assert "not registered" in (speaker.ask(904, sign(fields, b"", KEY)).remark or "")

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-trio = pytest.importorskip("trio", reason="the name server needs trio")
+if TYPE_CHECKING:
+    import trio
+else:
+    trio = pytest.importorskip("trio", reason="the name server needs trio")
 
-from polymq.namesrv.errors import CannotKeep, CannotListen, InUse  # noqa: E402
-from polymq.namesrv.keeping import FILE_NAME, DirectoryKeeper  # noqa: E402
-from polymq.namesrv.key_values import KeyValues  # noqa: E402
-from polymq.namesrv.limits import NameServerLimits  # noqa: E402
-from polymq.namesrv.server import open_listeners  # noqa: E402
-from polymq.remoting.bodies import decode_route  # noqa: E402
-from polymq.remoting.codes import RequestCode, ResponseCode, SerializeType  # noqa: E402
-from polymq.remoting.driver_trio import TrioDriver, open_trio_driver  # noqa: E402
-from polymq.remoting.errors import CallFailed  # noqa: E402
-from polymq.remoting.frames import Command, encode_frame, take_frame  # noqa: E402
-from polymq.remoting.headers import write_fields  # noqa: E402
-from polymq.remoting.name_fields import RegisterFields  # noqa: E402
-from polymq.remoting.registration import Registration, encode_registration  # noqa: E402
-from polymq.remoting.steps import Address, Call, Steps  # noqa: E402
-from tests.namesrv.running import Memory, Words, name_server  # noqa: E402
-from tests.namesrv.speaking import table  # noqa: E402
+from polymq.namesrv.errors import CannotKeep, CannotListen, InUse
+from polymq.namesrv.keeping import FILE_NAME, DirectoryKeeper
+from polymq.namesrv.key_values import KeyValues
+from polymq.namesrv.limits import NameServerLimits
+from polymq.namesrv.requests import Answer, Asked
+from polymq.namesrv.server import open_listeners
+from polymq.remoting.bodies import decode_route
+from polymq.remoting.codes import RequestCode, ResponseCode, SerializeType
+from polymq.remoting.driver_trio import TrioDriver, open_trio_driver
+from polymq.remoting.errors import CallFailed
+from polymq.remoting.frames import Command, encode_frame, take_frame
+from polymq.remoting.headers import write_fields
+from polymq.remoting.name_fields import RegisterFields
+from polymq.remoting.registration import Registration, encode_registration
+from polymq.remoting.steps import Address, Call, Steps
+from tests.namesrv.running import Memory, Words, name_server
+from tests.namesrv.speaking import table
 
 
 def ask(
@@ -76,9 +81,11 @@ def test_a_broker_registers_a_client_asks_and_a_closed_connection_takes_the_brok
 def test_a_silent_broker_is_taken_out_and_loses_its_connection() -> None:
     async def scenario() -> None:
         words = Words()
-        limits = {"silence_seconds_floor": 0.05, "scan_seconds": 0.01}
         async with (
-            name_server(words=words, **limits) as (server, address),
+            name_server(words=words, silence_seconds_floor=0.05, scan_seconds=0.01) as (
+                server,
+                address,
+            ),
             open_trio_driver() as broker,
             open_trio_driver() as client,
         ):
@@ -190,7 +197,7 @@ def test_silent_connections_of_one_address_keep_nobody_out() -> None:
     trio.run(scenario)
 
 
-class Lingering(trio.abc.Stream):  # type: ignore[misc]
+class Lingering(trio.abc.Stream):
     """A stream that has ended, and takes long to close."""
 
     def __init__(self, may_close: trio.Event) -> None:
@@ -199,7 +206,7 @@ class Lingering(trio.abc.Stream):  # type: ignore[misc]
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         return b""
 
-    async def send_all(self, data: bytes) -> None:
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         raise trio.BrokenResourceError
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -247,8 +254,10 @@ def test_who_sends_no_whole_request_in_time_is_closed(whole_before: int, begun: 
     """From connecting on, and from the begin of each request on; not between two of them."""
 
     async def scenario() -> None:
-        limits = {"first_frame_seconds_max": 0.05, "frame_seconds_max": 0.05}
-        async with name_server(**limits) as (server, address):
+        async with name_server(first_frame_seconds_max=0.05, frame_seconds_max=0.05) as (
+            server,
+            address,
+        ):
             stream = await trio.open_tcp_stream(address.host, address.port)
             for _ in range(whole_before):
                 await stream.send_all(encode_frame(Command(code=206, opaque=1)))
@@ -269,9 +278,13 @@ def test_who_sends_no_whole_request_in_time_is_closed(whole_before: int, begun: 
 def test_a_bug_costs_one_connection() -> None:
     async def scenario() -> None:
         words = Words()
+
+        def fail(asked: Asked) -> Answer:
+            raise ZeroDivisionError
+
         async with name_server(words=words) as (server, address), open_trio_driver() as client:
             handle = server.requests.handle
-            server.requests.handle = lambda asked: 1 // 0  # type: ignore[method-assign]
+            server.requests.handle = fail  # type: ignore[method-assign]
             with pytest.raises(CallFailed):
                 await route_code(client, address)
             server.requests.handle = handle  # type: ignore[method-assign]

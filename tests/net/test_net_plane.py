@@ -197,7 +197,13 @@ def test_close_sends_what_is_unsent_and_abort_does_not() -> None:
         assert await receive(client, len(answer) + 1) == answer
         await until(lambda: connection.lost_with)
         more = bytes(64 * HIGH_WATER_BYTES)  # than the buffers of both sockets take
-        server.on_bytes = lambda one, data: (one.write(more), one.write_gathered(), one.abort())
+
+        def abort(one: Recorder, data: bytes) -> None:
+            one.write(more)
+            one.write_gathered()
+            one.abort()
+
+        server.on_bytes = abort
         client, connection = await server.client()
         client.sendall(b"bye")
         assert len(await receive(client, len(more))) < len(more)
@@ -312,7 +318,7 @@ def test_a_slow_reader_gets_all_of_it_in_order() -> None:
         await until(lambda: connection.drained_count)
         assert connection.drained_count == 1
         assert connection.transport is not None
-        assert connection.transport.get_write_buffer_size() == 0  # type: ignore[attr-defined]
+        assert connection.transport.get_write_buffer_size() == 0
 
     serve(scenario)
 
@@ -531,10 +537,14 @@ def test_a_descriptor_of_our_own_is_watched_and_its_iteration_ends_at_once() -> 
         report = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         order: list[str] = []
 
+        def end() -> None:
+            order.append("end")
+            connection.write(b"done")
+
         def reported() -> None:
             os.eventfd_read(report)
             server.context.loop.call_soon(order.append, "the loop's next turn")
-            server.context.call_soon(lambda: (order.append("end"), connection.write(b"done")))
+            server.context.call_soon(end)
             order.append("reported")
 
         server.context.add_reader(report, reported)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from polymq.net.turns import PASSED_COUNT, TURN_SECONDS, TURN_SECONDS_MIN, Turns
 
@@ -52,13 +53,13 @@ def test_work_takes_at_least_one_step_and_no_more_than_its_turn() -> None:
     loop = Loop()
     done: list[int] = []
 
-    def steps() -> object:
+    def steps() -> Iterator[None]:
         for number in range(4):
             done.append(number)
             loop.now += TURN_SECONDS * 0.6
             yield
 
-    work = iter(steps())  # type: ignore[call-overload]
+    work = iter(steps())
     loop.turns.begin()
     assert not loop.turns.go_on(work)
     assert done == [0, 1]
@@ -133,6 +134,6 @@ def test_who_comes_when_nobody_waits_is_served_in_the_next_iteration() -> None:
     loop = Loop()
     served: list[int] = []
     for number in range(3):
-        loop.turns.wait(lambda number=number: served.append(number))  # type: ignore[misc]
+        loop.turns.wait(partial(served.append, number))
         loop.iterate()
     assert served == [0, 1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def ask(broker: Broker) -> Ask:
 def test_each_reason_is_counted(broker: Broker, ask: Ask) -> None:
     """Given up, with a dead letter exchange and without; where none of it has a place, dropped."""
     declare(broker, "dead")
-    dlx = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
+    dlx: dict[str, Any] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
     declare(broker, "short", x_max_length=1, **dlx)
     publish(broker, "short", b"1", b"2", b"3")
     declare(broker, "brief", x_message_ttl=10)

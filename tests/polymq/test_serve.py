@@ -22,9 +22,10 @@ import structlog
 from polymq import compose
 from polymq.compose import Node, open_store
 from polymq.core_log.files import RealFiles
+from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
 from polymq.ports import Ports
-from polymq.serve import raise_open_files, run_server
+from polymq.serve import run_server
 from polymq.settings import Settings, load_settings
 from tests.harness.files import FailingFiles
 

@@ -9,25 +9,28 @@ import inspect
 import itertools
 import queue
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
+if TYPE_CHECKING:
+    import trio
+else:
+    trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
 
-from polymq.client import ClientOptions  # noqa: E402
-from polymq.remoting import driver_asyncio, driver_threads, driver_trio  # noqa: E402
-from polymq.remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
-from polymq.remoting.errors import LocalProtocolError, Unreachable  # noqa: E402
-from polymq.remoting.messages import Message  # noqa: E402
-from polymq.remoting.producer import ProducerSettings, Sent  # noqa: E402
-from polymq.remoting.records import Record  # noqa: E402
-from polymq.remoting.transactions import Decision  # noqa: E402
-from tests.durability.running import Running, running  # noqa: E402
+from polymq.client import ClientOptions
+from polymq.remoting import driver_asyncio, driver_threads, driver_trio
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings
+from polymq.remoting.errors import LocalProtocolError, Unreachable
+from polymq.remoting.messages import Message
+from polymq.remoting.producer import ProducerSettings, Sent
+from polymq.remoting.records import Record
+from polymq.remoting.transactions import Decision
+from tests.durability.running import Running, running
 
 SECONDS_MAX = 30.0
 FIRST = ConsumerSettings(begin=Begin.FIRST, look_seconds=0.1, pause_seconds=0.1)
@@ -58,11 +61,11 @@ class Users:
             "trio": driver_trio,
         }[kind]
 
-    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self.kind == "trio":
             trio.run(scenario)
         else:
-            asyncio.run(scenario())  # type: ignore[arg-type]
+            asyncio.run(scenario())
 
     @asynccontextmanager
     async def producer(self, **options: Any) -> AsyncIterator[Callable[..., Awaitable[Any]]]:

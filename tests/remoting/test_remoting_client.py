@@ -78,6 +78,7 @@ class Script(Generic[T]):
         if isinstance(step, Pause):
             self.log.append(f"pause {step.seconds:g}")
             return steps.send(None)
+        assert isinstance(step, Call)
         self.log.append(f"{step.code} {step.address}")
         try:
             answer = self.answer(step)

@@ -100,7 +100,7 @@ def test_one_frame_is_a_body_and_two_are_none(kind: int, compress: Compress) -> 
 
 def test_zstd_may_not_ask_for_a_larger_window_than_a_body() -> None:
     """A window is memory, and a frame names it."""
-    options = {zstd.CompressionParameter.window_log: 27}
+    options: dict[int, int] = {zstd.CompressionParameter.window_log: 27}
     writer = zstd.ZstdCompressor(options=options)
     packed = writer.compress(b"small") + writer.flush()
     with pytest.raises(BadBody, match="does not decompress"):

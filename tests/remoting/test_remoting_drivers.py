@@ -6,17 +6,21 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-trio = pytest.importorskip("trio", reason="one of the drivers needs trio")
+if TYPE_CHECKING:
+    import trio
+else:
+    trio = pytest.importorskip("trio", reason="one of the drivers needs trio")
 
-from polymq.remoting.connection import Connection, RequestReceived  # noqa: E402
-from polymq.remoting.driver_asyncio import AsyncioDriver  # noqa: E402
-from polymq.remoting.driver_trio import open_trio_driver  # noqa: E402
-from polymq.remoting.errors import CallFailed  # noqa: E402
-from polymq.remoting.frames import Command  # noqa: E402
-from polymq.remoting.steps import Address, Call, Signal, Start, Steps  # noqa: E402
+from polymq.remoting.connection import Connection, RequestReceived
+from polymq.remoting.driver_asyncio import AsyncioDriver
+from polymq.remoting.driver_trio import open_trio_driver
+from polymq.remoting.errors import CallFailed
+from polymq.remoting.frames import Command
+from polymq.remoting.steps import Address, Call, Signal, Start, Steps
 
 SECONDS_MAX = 20.0
 HELD, QUICK, RELEASE = 11, 30, 99

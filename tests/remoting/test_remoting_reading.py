@@ -17,7 +17,7 @@ from polymq.remoting.consumer_settings import Begin, ConsumerSettings
 from polymq.remoting.frames import Command
 from polymq.remoting.group_bodies import MessageQueue
 from polymq.remoting.records import Record
-from polymq.remoting.steps import Call
+from polymq.remoting.steps import Address, Call
 from tests.remoting.record_builder import build_properties, build_record
 from tests.remoting.scripted import World, bad, good
 from tests.remoting.stage import HELD, Stage
@@ -51,7 +51,7 @@ class Broker:
         }
         self.world.answers = {("a", code): answer for code, answer in answers.items()}
 
-    def consumer(self, name: str = "me", **settings: Any) -> Consumer:
+    def consumer(self, name: str = "me", /, **settings: Any) -> Consumer:
         told: list[str] = []
         made = Consumer(
             group="g",
@@ -333,7 +333,7 @@ def test_who_was_forgotten_says_that_it_is_there_and_keeps_its_queues() -> None:
     stage.settle()
     assert consumer.queues == {queue(0)}
     broker.members[:] = []
-    consumer.connection_lost(queue(0))  # type: ignore[arg-type]
+    consumer.connection_lost(Address("a", 1))
     stage.settle()
     stage.pass_time(1)
     assert broker.members == ["me"], "and soon after its connection broke"
@@ -347,10 +347,11 @@ def test_closing_waits_for_the_handler_and_commits() -> None:
     closed = stage.start(consumer.wait_closed())
     consumer.close()
     stage.settle()
-    assert not closed.ended
+    ended = [closed.ended]
     stage.let_return(stage.held[0])
     stage.pass_time(2)
-    assert closed.ended
+    ended.append(closed.ended)
+    assert ended == [False, True]
     assert handler.got == ["a"]
     assert broker.committed == {0: 1}
     broker.world.run(consumer.leave())

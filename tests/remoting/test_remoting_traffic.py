@@ -10,23 +10,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
-trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
+if TYPE_CHECKING:
+    import trio
+else:
+    trio = pytest.importorskip("trio", reason="the name server and one of the drivers need trio")
 
-from polymq.remoting import driver_asyncio, driver_trio  # noqa: E402
-from polymq.remoting.awaiting import consume  # noqa: E402
-from polymq.remoting.consumer import Consumer  # noqa: E402
-from polymq.remoting.consumer_settings import Begin, ConsumerSettings  # noqa: E402
-from polymq.remoting.driver_blocking import BlockingDriver, PollingConsumer  # noqa: E402
-from polymq.remoting.errors import RequestFailed  # noqa: E402
-from polymq.remoting.messages import Message  # noqa: E402
-from polymq.remoting.producer import Producer  # noqa: E402
-from polymq.remoting.records import Record, parse_properties  # noqa: E402
-from polymq.remoting.routes import NameServers, Routes  # noqa: E402
-from polymq.remoting.steps import Address  # noqa: E402
-from tests.durability.running import Running, running  # noqa: E402
+from polymq.remoting import driver_asyncio, driver_trio
+from polymq.remoting.awaiting import consume
+from polymq.remoting.consumer import Consumer
+from polymq.remoting.consumer_settings import Begin, ConsumerSettings
+from polymq.remoting.driver_blocking import BlockingDriver, PollingConsumer
+from polymq.remoting.errors import RequestFailed
+from polymq.remoting.messages import Message
+from polymq.remoting.producer import Producer
+from polymq.remoting.records import Record, parse_properties
+from polymq.remoting.routes import NameServers, Routes
+from polymq.remoting.steps import Address
+from tests.durability.running import Running, running
 
 SECONDS_MAX = 30.0
 numbers = itertools.count()

@@ -43,7 +43,7 @@ def fill(store: Store, random: Random, count: int, *, batches: bool = True) -> N
 def stream(store: Store, position: int, random: Random | None = None) -> bytes:
     """All that the log has from a position on, as a master sends it: without what is behind blank
     records."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         hot = store.log.tail_range(position)
         cold = hot is None or (random is not None and position < store.log.written)

@@ -78,7 +78,7 @@ class Broker:
         )
         self.following = Following(self.store) if role == "slave" else None
         self.acknowledging = Acknowledging(
-            self.disk,  # type: ignore[arg-type]
+            self.disk,
             DIRECTORY,
             self.store,
             leads=role == "master",
@@ -124,7 +124,7 @@ class Broker:
         end = store.log.written
         lost = [record.raw for record in store.records(position, end)]
         head = CutHead(position=position, end=end, epoch=store.epoch, kept_ms=1)
-        kept = CutFile(self.disk, keep_cut(self.disk, DIRECTORY, CUTS, head))  # type: ignore[arg-type]
+        kept = CutFile(self.disk, keep_cut(self.disk, DIRECTORY, CUTS, head))
         assert [record.raw for record in kept.records()] == lost
         kept.close()
         store.close()

@@ -72,7 +72,7 @@ def shrunk(pair: tuple[Broker, Broker]) -> tuple[Broker, Broker]:
 
 
 def hold_count(broker: Broker) -> int:
-    return broker.engine.named_queues.queues["q"].group.queue.index.end_offset
+    return broker.group("q").queue.index.end_offset
 
 
 def assert_same_from(master: Broker, slave: Broker) -> None:
@@ -96,7 +96,7 @@ def test_a_slave_deletes_what_its_master_has_deleted(pair: tuple[Broker, Broker]
     (slave.directory / "state.db").unlink(missing_ok=True)
     slave.open()
     assert_same_from(master, slave)
-    first = master.port.topics.info("t").min_offsets[0]  # type: ignore[union-attr]
+    first = master.info("t").min_offsets[0]
     expected = pulled(master, first)
     slave.stop()
     slave.follows = ""

@@ -68,7 +68,8 @@ def everything(broker: Broker) -> set[tuple[str, str]]:
     found |= {("filter", str(key)) for key in engine.sessions.state._filter_words}
     found |= {("group", str(number)) for number in engine.queue_store.groups}
     found |= {("session", str(number)) for number in engine.sessions.state.by_number}
-    found |= {("retained", "\x00".join(words)) for words, _ in engine.retained.entries()}
+    retained = filter(None, engine.retained.entries())
+    found |= {("retained", "\x00".join(words)) for words, _ in retained}
     found |= {("document", "kind\x00key")} if engine.port.documents.of_kind("kind") else set()
     return found | {("delay", ""), ("half", ""), ("snapshot", "last")}
 
@@ -258,10 +259,11 @@ def test_a_slave_refuses_users_as_it_refuses_everybody(master: Broker, slave: Br
     follow(master, slave)
     port = port_of(slave, "ann")
     owner = object()
-    usual = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
     for act in (
         lambda: port.sessions.connect("c", clean=True, link=SpyLink(), principal="ann"),
-        lambda: port.queues.declare("q", owner=owner, **usual),
+        lambda: port.queues.declare(
+            "q", durable=True, exclusive=False, auto_delete=False, arguments={}, owner=owner
+        ),
         lambda: port.queues.consume("q", SpyConsumer(), exclusive=False, owner=owner),
         lambda: port.queues.get("q", lambda *_: None, owner=owner),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 
 from tests.sim.names import Violation, run_seed
 
@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500)
     arguments = parser.parse_args()
     faults: Counter[str] = Counter()
-    totals: Counter[str] = Counter()
+    totals: dict[str, float] = defaultdict(float)
     violations: list[str] = []
     began = time.perf_counter()
     for seed in range(arguments.first, arguments.first + arguments.seeds):
@@ -26,12 +26,13 @@ def main() -> int:
             found, others = group.split(Violation)
             if others is not None:
                 raise
-            while isinstance(found, BaseExceptionGroup):
-                found = found.exceptions[0]
-            violations.append(str(found))
+            violation: BaseException | None = found
+            while isinstance(violation, BaseExceptionGroup):
+                violation = violation.exceptions[0]
+            violations.append(str(violation))
             continue
         faults += report.faults
-        totals["virtual hours"] += report.virtual_seconds / 3600  # type: ignore[assignment]
+        totals["virtual hours"] += report.virtual_seconds / 3600
         totals["looks"] += report.looks_count
         totals["answers to clients"] += report.answered_count
         totals["registrations of new brokers"] += report.registered_count
@@ -40,8 +41,8 @@ def main() -> int:
     print(f"{arguments.seeds} seeds in {seconds:.1f} s, {faults.total()} faults:")
     for name, count in sorted((*faults.items(), *totals.items())):
         print(f"  {count:10.0f}  {name}")
-    for violation in violations:
-        print(violation)
+    for text in violations:
+        print(text)
     print(f"{len(violations)} violations")
     return bool(violations)
 

@@ -63,7 +63,7 @@ class Report:
 def run_seed(seed: int) -> Report:
     """One run. Raises Violation."""
     # trio takes runnable tasks in an order drawn by lot; with these two the lot is the seed's.
-    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     trio_run._r.seed(seed)
     clock = trio.testing.MockClock(autojump_threshold=0)
     return trio.run(_Run(seed).run, clock=clock)

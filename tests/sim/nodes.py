@@ -114,8 +114,16 @@ class NameServerNode(Node):
 class BrokerNode(Node):
     """A broker: registers, and answers clients."""
 
-    def __init__(self, *arguments: object, servers: list[str]) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        nursery: trio.Nursery,
+        random: Random,
+        *,
+        servers: list[str],
+    ) -> None:
+        super().__init__(name, network, nursery, random)
         self.servers = [Address.parse(server) for server in servers]
         self.topics = {"common", f"of-{self.name}"}
         self.registrar: Registrar
@@ -186,9 +194,16 @@ class ClientNode(Node):
     """
 
     def __init__(
-        self, *arguments: object, names: list[NameServerNode], brokers: list[BrokerNode]
+        self,
+        name: str,
+        network: Network,
+        nursery: trio.Nursery,
+        random: Random,
+        *,
+        names: list[NameServerNode],
+        brokers: list[BrokerNode],
     ) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+        super().__init__(name, network, nursery, random)
         self.names = names
         self.servers = [Address.parse(address_of(node.name)) for node in names]
         self.brokers = brokers

@@ -7,14 +7,18 @@ under the name of what it found.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
-trio = pytest.importorskip("trio", reason="the simulation needs trio")
+if TYPE_CHECKING:
+    import trio
+else:
+    trio = pytest.importorskip("trio", reason="the simulation needs trio")
 
-from polymq.remoting.steps import Address  # noqa: E402
-from tests.sim.names import FAULTS, Report, Violation, run_seed  # noqa: E402
-from tests.sim.network import PORT, Network  # noqa: E402
+from polymq.remoting.steps import Address
+from tests.sim.names import FAULTS, Report, Violation, run_seed
+from tests.sim.network import PORT, Network
 
 SEEDS_COUNT = 500
 PARTS_COUNT = 4  # so that several processes share the work

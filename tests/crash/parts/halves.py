@@ -118,7 +118,8 @@ def end(actor: EngineActor, half: Half, *, commit: bool) -> int:
     if isinstance(answer, Refused) and answer.reason in (Reason.READ_ONLY, Reason.STORAGE_FULL):
         raise answer
     demand(not isinstance(answer, Refused), f"(a) half message {half.body!r}: {answer}")
-    return int(answer)  # type: ignore[arg-type]
+    assert not isinstance(answer, Refused)
+    return int(answer)
 
 
 def refuse(actor: EngineActor, half: Half, *, commit: bool) -> None:

@@ -241,8 +241,13 @@ class SpyPort(spy_port.SpyPort):
 
     @operation("admission.authenticate")
     def authenticate(
-        self, user: str, password: bytes, address: str, answer: Callable[[str | Refused], None]
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Callable[[str | Refused], None],
     ) -> Callable[[], None]:
+        assert user is not None
         answer(user)
         return lambda: None
 

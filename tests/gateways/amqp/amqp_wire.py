@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polymq.gateways.amqp.methods import decode_method, encode_method
-from polymq.gateways.amqp.spec import METHODS, BasicPublish, Method
+from polymq.gateways.amqp.spec import METHODS, BasicDeliver, BasicGetOk, BasicPublish, Method
 from polymq.gateways.amqp.tables import encode_sized_table
 
 
@@ -131,6 +131,12 @@ class Sent:
     properties: bytes = b""
     body: bytes = b""
     body_sizes: list[int] = field(default_factory=list)
+
+    @property
+    def delivery(self) -> BasicDeliver | BasicGetOk:
+        """The method of a message."""
+        assert isinstance(self.method, BasicDeliver | BasicGetOk), self.method
+        return self.method
 
 
 def sent(data: bytes) -> list[Sent]:

@@ -285,7 +285,7 @@ def test_recover_gives_back_what_the_channel_holds(bench: Bench) -> None:
     bench.step()
     received = receiver.received()
     assert isinstance(received[0].method, spec.BasicRecoverOk)
-    assert [(sent.body, sent.method.delivery_tag) for sent in received[1:]] == [  # type: ignore[attr-defined]
+    assert [(sent.body, sent.delivery.delivery_tag) for sent in received[1:]] == [
         (b"a", 3),
         (b"b", 4),
     ]

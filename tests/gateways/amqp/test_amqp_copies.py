@@ -145,7 +145,7 @@ def test_other_exchanges_and_a_queue_once(bench: Bench) -> None:
     publish(peer, "x", "none", CC=["one", "two"], BCC=["three"])
     assert len(get(bench, peer, "a")) == 1
     (sent,) = get(bench, peer, "b")
-    assert sent.method.routing_key == "none"  # type: ignore[attr-defined]
+    assert sent.delivery.routing_key == "none"
 
 
 def test_a_headers_exchange_goes_on_looking_at_headers(bench: Bench) -> None:
@@ -166,7 +166,7 @@ def test_a_copy_alone_is_a_route(bench: Bench) -> None:
     bench.step()
     assert peer.received() == []
     (sent,) = get(bench, peer, "b")
-    assert sent.method.routing_key == "nowhere"  # type: ignore[attr-defined]
+    assert sent.delivery.routing_key == "nowhere"
     publish(peer, "", "nowhere2", BCC=["nowhere3"], mandatory=True)
     bench.step()
     (returned,) = peer.received()
@@ -220,7 +220,8 @@ def test_a_delayed_message_may_not_have_copies(bench: Bench) -> None:
     peer.ask(spec.ExchangeDeclare(exchange="later", type="x-delayed-message", arguments=arguments))
     peer.received()
     publish(peer, "later", "a", CC=["b"])
-    publish(peer, "later", "a", CC=["b"], **{"x-delay": 5})
+    delayed: dict[str, Any] = {"CC": ["b"], "x-delay": 5}
+    publish(peer, "later", "a", **delayed)
     (closed,) = peer.methods()
     assert isinstance(closed, spec.ChannelClose)
     assert closed.reply_code == 406

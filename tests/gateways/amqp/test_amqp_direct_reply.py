@@ -173,7 +173,7 @@ def test_who_does_not_read_keeps_a_bounded_number_of_answers(bench: Bench) -> No
     requester.transport.full = False
     requester.client.drained()
     got = requester.received()
-    assert [sent.method.delivery_tag for sent in got] == [*range(1, 16)]  # type: ignore[attr-defined]
+    assert [sent.delivery.delivery_tag for sent in got] == [*range(1, 16)]
     reply(responder, token)
     assert requester.received()[0].body == b"answer"
 
@@ -182,8 +182,12 @@ def test_who_does_not_read_keeps_a_bounded_number_of_answers(bench: Bench) -> No
 def test_the_kernels_notice_the_name_and_nothing_else(scan: object) -> None:
     assert callable(scan)
     for reply_to, checked in ((NAME, True), (NAME[:-1] + "x", False), (NAME + ".x", False)):
-        for more in ({}, {"headers": {"a": 1}, "delivery_mode": 2, "content_type": "a/b"}):
-            raw = wire.properties(reply_to=reply_to, **more)  # type: ignore[arg-type]
+        for raw in (
+            wire.properties(reply_to=reply_to),
+            wire.properties(
+                reply_to=reply_to, headers={"a": 1}, delivery_mode=2, content_type="a/b"
+            ),
+        ):
             assert bool(scan(raw, 0, len(raw)) & codes.CHECKED) is checked
     raw = wire.properties(correlation_id=NAME)
     assert not scan(raw, 0, len(raw)) & codes.CHECKED

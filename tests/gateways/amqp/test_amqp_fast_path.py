@@ -96,10 +96,16 @@ def method(value: Any, channel: int = 1) -> bytes:
     return wire.method(channel, value)
 
 
-def publish(data: bytes = b"body", **changes: Any) -> bytes:
-    named: dict[str, Any] = {"channel": 1, "exchange": "", "routing_key": "q"}
-    named |= {name: changes.pop(name) for name in list(named) if name in changes}
-    return wire.publish(*named.values(), data, **{"properties": PERSISTENT, **changes})
+def publish(
+    data: bytes = b"body",
+    *,
+    channel: int = 1,
+    exchange: str = "",
+    routing_key: str = "q",
+    **changes: Any,
+) -> bytes:
+    more = {"properties": PERSISTENT, **changes}
+    return wire.publish(channel, exchange, routing_key, data, **more)
 
 
 def ack(tag: int, *, multiple: bool = False, channel: int = 1) -> bytes:

@@ -4,6 +4,7 @@ form and portions it arrives (AMQP 1.5.2.5)."""
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from tests.gateways.amqp import amqp_wire as wire
 from tests.gateways.amqp.amqp_harness import Bench, Peer, answer
 
 
-def bad_publish(exchange: str = "", **properties: object) -> bytes:
-    encoded = wire.properties(**properties)  # type: ignore[arg-type]
+def bad_publish(exchange: str = "", **properties: Any) -> bytes:
+    encoded = wire.properties(**properties)
     return wire.publish(1, exchange, "q", b"bad", properties=encoded)
 
 

@@ -20,7 +20,7 @@ def with_headers(**headers: Any) -> bytes:
 
 def bodies(bench: Bench, peer: Peer, queue: str) -> list[bytes]:
     """Everything that is ready in a queue."""
-    got = []
+    got: list[bytes] = []
     while True:
         peer.ask(spec.BasicGet(queue=queue, no_ack=True))
         bench.step()

@@ -25,8 +25,9 @@ from polymq.gateways.amqp.spec import (
     ChannelClose,
     QueueDeclare,
 )
+from polymq.kernel_forms import plain_form
 from tests.gateways.amqp import amqp_wire as wire
-from tests.harness.forms import compiled_form, plain_form
+from tests.harness.forms import compiled_form
 
 plain, fast = plain_form(frames.__name__), compiled_form(frames.__name__)
 FORMS = [

@@ -217,7 +217,7 @@ def test_messages_of_http_have_properties_of_their_own(bench: Bench) -> None:
         extra_kind=EXTRA_VERBATIM,
     )
     received = peer.received()
-    assert [got.method.delivery_tag for got in received] == [1, 2, 3]  # type: ignore[attr-defined]
+    assert [got.delivery.delivery_tag for got in received] == [1, 2, 3]
     for n, got in enumerate(received):
         read = read_by_pika(got.properties)
         assert got.body == b"{%d}" % n
@@ -265,5 +265,5 @@ def test_messages_of_several_kinds_in_one_delivery(bench: Bench) -> None:
         b"http 2",
         b"amqp 3",
     ]
-    assert [got.method.delivery_tag for got in received] == [1, 2, 3, 4, 5, 6]  # type: ignore[attr-defined]
+    assert [got.delivery.delivery_tag for got in received] == [1, 2, 3, 4, 5, 6]
     assert [read_by_pika(got.properties).message_id for got in received[3:5]] == ["i", "j"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from polymq.broker.port import Durability, Reason, Refused
+from polymq.broker.port import Durability, Position, Reason, Refused
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.events import Run
 from tests.broker.queue_bench import declare, publish, ready
 from tests.gateways.amqp import amqp_wire as wire
-from tests.gateways.amqp.amqp_harness import Bench, Peer, SpyPort, answer, spy_peer
+from tests.gateways.amqp.amqp_harness import Bench, Peer, SpyPort, SpyTemplate, answer, spy_peer
 
 PERSISTENT = wire.properties(delivery_mode=2)
 
@@ -416,7 +416,7 @@ def test_properties_are_stored_as_they_came() -> None:
     seen: list[bytes] = []
     original = port.publish
 
-    def publish(template, batch, first, last):  # type: ignore[no-untyped-def]
+    def publish(template: SpyTemplate, batch: Batch, first: int, last: int) -> Position:
         row = batch.row(first)
         seen.append(bytes(batch.buffer[row[4] : row[4] + row[5]]))
         return original(template, batch, first, last)

@@ -38,7 +38,7 @@ def message(key: str, **properties: Any) -> bytes:
     return wire.publish(1, "amq.topic", key, b"m", properties=wire.properties(**properties))
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[int, dict[str, Any]]] = {
     "a copy to where it may not go": (403, {"headers": {"CC": ["secret.x"]}}),
     "a hidden copy": (403, {"headers": {"BCC": ["secret.x"]}}),
     "copies that are no list": (406, {"headers": {"CC": "secret.x"}}),

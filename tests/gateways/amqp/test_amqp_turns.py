@@ -101,9 +101,8 @@ def test_publishes_to_many_queues_are_cut_and_go_on_in_order(bench: Bench) -> No
         for number, name in enumerate(names)
     ]
     peer.send(*parts)
-    queues = bench.broker.engine.exchanges.queues
-    assert queues["q1"].group.queue.index.end_offset == 1
-    assert queues[names[-1]].group.queue.index.end_offset == 0
+    assert bench.broker.group("q1").queue.index.end_offset == 1
+    assert bench.broker.group(names[-1]).queue.index.end_offset == 0
     assert not peer.is_read()
     while not peer.is_read():
         bench.step()
@@ -113,10 +112,9 @@ def test_publishes_to_many_queues_are_cut_and_go_on_in_order(bench: Bench) -> No
     assert "ChannelClose" not in kinds, "an acknowledgement was taken twice"
     last = [m.delivery_tag for m in methods if isinstance(m, spec.BasicAck)][-1]
     assert last == 2 * len(names)
-    assert [queues[name].group.queue.index.end_offset for name in names[1:]] == [1] * (
-        len(names) - 1
-    )
-    held = queues["q0"].group.cursor.outstanding_count
+    ends = [bench.broker.group(name).queue.index.end_offset for name in names[1:]]
+    assert ends == [1] * (len(names) - 1)
+    held = bench.broker.group("q0").cursor.outstanding_count
     assert held == 1, "only what was published just now is not acknowledged"
 
 
@@ -133,8 +131,7 @@ def test_an_acknowledgement_that_is_an_error_comes_in_its_place(bench: Bench) ->
     peer.send(*parts)
     while not peer.is_read():
         bench.step()
-    queues = bench.broker.engine.exchanges.queues
-    counts = [queues[name].group.queue.index.end_offset for name in names]
+    counts = [bench.broker.group(name).queue.index.end_offset for name in names]
     assert counts[: 3 * RUNS] == [1] * (3 * RUNS)
     assert counts[4 * RUNS :] == [0] * RUNS
 
@@ -147,7 +144,7 @@ def test_a_publish_to_very_many_queues_is_one_of_a_turn(bench: Bench) -> None:
     peer.send(*(wire.method(1, spec.QueueDeclare(queue=name)) for name in names))
     peer.send(*(wire.method(1, spec.QueueBind(queue=name, exchange="all")) for name in names))
     peer.received()
-    queue = bench.broker.engine.exchanges.queues["q0"].group.queue
+    queue = bench.broker.group("q0").queue
     slow(peer)
     total = 20 * 4 * RUNS
     peer.send(wire.publish(1, "all", "", b"x") * total)
@@ -168,7 +165,7 @@ def test_a_few_messages_to_very_many_queues_are_stored_one_by_one(
     peer.send(*(wire.method(1, spec.QueueDeclare(queue=name)) for name in names))
     peer.send(*(wire.method(1, spec.QueueBind(queue=name, exchange="all")) for name in names))
     peer.received()
-    queue = bench.broker.engine.exchanges.queues["q0"].group.queue
+    queue = bench.broker.group("q0").queue
     slow(peer)
     peer.send(wire.publish(1, "all", "", b"x") * 8)
     assert 0 < queue.index.end_offset <= TURN_EVENTS + 1
@@ -205,7 +202,7 @@ def test_a_first_publish_waits_once_where_its_route_took_the_turn(
     peer.send(wire.publish(1, "", "q", b"0"))
     bench.step()
     peer.received()
-    held = bench.broker.engine.exchanges.queues["q"].group
+    held = bench.broker.group("q")
     now = [0.0]
     peer.client._turns.clock = lambda: now[0]
     publisher = peer.client.publisher
@@ -241,4 +238,4 @@ def test_a_message_that_waits_for_its_turn_teaches_nothing(
     bench.step()
     monkeypatch.undo()
     peer.send(wire.publish(1, "", "nowhere", b"2"))
-    assert bench.broker.engine.exchanges.queues["q"].group.queue.index.end_offset == 1
+    assert bench.broker.group("q").queue.index.end_offset == 1

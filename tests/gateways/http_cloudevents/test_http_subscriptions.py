@@ -466,7 +466,7 @@ def test_readers_do_not_see_the_query_of_a_sink(sink: str, shown: str) -> None:
 
     async def scenario() -> None:
         port = Reader()
-        document = {
+        document: dict[str, object] = {
             "topic": "orders",
             "sink": sink,
             "filters": [],

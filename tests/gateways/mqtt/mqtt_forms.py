@@ -8,7 +8,8 @@ import pytest
 
 import polymq.gateways.mqtt.connection
 import polymq.gateways.mqtt.shared
-from tests.harness.forms import compiled_form, plain_form
+from polymq.kernel_forms import plain_form
+from tests.harness.forms import compiled_form
 
 NAMES = ("polymq.gateways.mqtt.kernels.fast_path", "polymq.gateways.mqtt.kernels.batch_path")
 FORMS = ("pure", "compiled")

@@ -422,6 +422,9 @@ class Peer:
     def is_closed(self) -> bool:
         return self.transport.gone
 
+    def is_read(self) -> bool:
+        return self.transport.reading
+
     @property
     def link(self) -> SessionLink:
         """The connection as its session sees it."""

@@ -3,6 +3,7 @@ a refusal in the middle does, and when the disk is asked for. In both forms, pla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_the_disk_is_asked_for_after_each_step_of_the_log(form: ModuleType) -> N
     asked: list[int] = []
     behind = False
 
-    def overloaded(_resume: Any) -> bool:
+    def overloaded(resume: Callable[[], None]) -> bool:
         asked.append(broker.port.end)
         return behind
 

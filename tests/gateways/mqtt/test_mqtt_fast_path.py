@@ -3,9 +3,10 @@ can tell which way a read went. In both forms, plain and compiled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from polymq.broker.port import (
     FLUSHED,
     IN_SYNC,
     BrokerError,
+    BrokerPort,
     Durability,
     Position,
     Reason,
@@ -218,7 +220,7 @@ def test_what_the_engine_refuses_is_answered_as_ever(form: ModuleType) -> None:
     """QoS 0 is dropped and counted; QoS 1 ends the connection, without an ack."""
     broker, peer = primed()
 
-    def refuse(*_: object) -> Position:
+    def refuse(*_: object, **__: object) -> Position:
         raise Refused(Reason.STORAGE_FULL, "the disk is full")
 
     broker.port.publish = peer.connection.fast_path.publish = refuse  # type: ignore[method-assign]
@@ -266,7 +268,12 @@ def test_a_port_that_counts_what_its_client_sends_is_asked_after_each_read(
     broker, peer = primed()
     path = peer.connection.fast_path
     asked: list[int] = []
-    broker.port.overloaded = lambda resume: bool(asked.append(1))  # type: ignore[method-assign]
+
+    def overloaded(resume: Callable[[], None]) -> bool:
+        asked.append(1)
+        return False
+
+    broker.port.overloaded = overloaded  # type: ignore[method-assign]
     peer.send(publish())
     assert not asked
     own: Any = type(broker.port)()
@@ -284,11 +291,17 @@ def test_who_publishes_what_replicas_must_have_asks_after_each_read(
 ) -> None:
     broker, peer = primed()
     asked: list[int] = []
-    broker.port.overloaded = lambda resume: bool(asked.append(1))  # type: ignore[method-assign]
+
+    def overloaded(resume: Callable[[], None]) -> bool:
+        asked.append(1)
+        return False
+
+    broker.port.overloaded = overloaded  # type: ignore[method-assign]
     for template in peer.connection._mapping.templates[0].values():
         template.durability = durability  # type: ignore[misc]
     path = peer.connection.fast_path
-    path.log_in(broker.port, path.mapping)  # which forgets what it knew of its last template
+    port = cast("BrokerPort", broker.port)
+    path.log_in(port, path.mapping)  # which forgets what it knew of its last template
     path.publish = lambda *_: broker.port.append()
     peer.send(publish())
     peer.send(publish())

@@ -104,13 +104,13 @@ def test_what_comes_while_the_login_is_looked_at_waits_for_it() -> None:
     peer = broker.peer(None)
     peer.send(CONNECT)
     peer.send(SUBSCRIBE)
-    assert peer.transport.reading
+    assert peer.is_read()
     peer.send(wire.publish("a", b"x" * 2000, qos=1, packet_id=2))
-    assert not peer.transport.reading
+    assert not peer.is_read()
     assert peer.receive() == []
     answer_login(broker)
     assert peer.receive() == [wire.connack(), wire.suback(1, 0), wire.puback(2)]
-    assert peer.transport.reading
+    assert peer.is_read()
     assert broker.shared.early_bytes == 0
 
 
@@ -153,7 +153,13 @@ class OwnPort(SpyPort):
         self.clients.append((principal, client_id))
         return self
 
-    def enter(self, expelled: Callable[[str], None]) -> Callable[[], None]:
+    def enter(
+        self,
+        expelled: Callable[[str], None],
+        *,
+        access_key: str | None = None,
+        address: str = "",
+    ) -> Callable[[], None]:
         if self.refused_entry is not None:
             raise self.refused_entry
         self.inside.append(expelled)

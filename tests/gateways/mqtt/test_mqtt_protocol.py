@@ -99,9 +99,9 @@ def describe(event: Event) -> list[dict[str, Any]]:
             }
         )
     for at in range(0, 3 * INBOX.ack_count, 3):
-        kind, first, count = INBOX.acks[at : at + 3]
+        ack, first, count = INBOX.acks[at : at + 3]
         for packet_id in range(first, first + count):
-            found.append({"type": ACK_NAMES[kind], "packet_id": packet_id})
+            found.append({"type": ACK_NAMES[ack], "packet_id": packet_id})
     return found
 
 

@@ -64,11 +64,11 @@ def test_publishes_to_many_topics_let_others_have_their_turn() -> None:
     read(peer, publishes(1, total))
     first = bodies(broker)
     assert 0 < len(first) < total - 1
-    assert not peer.transport.reading
+    assert not peer.is_read()
     read(other, publishes(total, total + 1))
     assert bodies(broker) == [total]
     broker.loop.run()
-    assert peer.transport.reading
+    assert peer.is_read()
     assert first + bodies(broker) == list(range(1, total))
     assert peer.receive() == [wire.puback(number) for number in range(1, total)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from polymq.broker.port import Reason, Refused
+from polymq.broker.port import GroupInfo, Reason, Refused
 from tests.gateways.rocketmq.rocketmq_spy_port import SpyPort
 from tests.gateways.rocketmq.test_rocketmq_server import play, scene
 from tests.harness.spy_port import operation
@@ -18,8 +18,8 @@ class GroupPort(SpyPort):
     searches: list[Callable[[int | None], None]] = field(default_factory=list)
     committed: list[tuple[str, str, int, int]] = field(default_factory=list)
 
-    def group(self, name: str) -> object | None:
-        return object() if name == "billing" else None
+    def group(self, name: str) -> GroupInfo | None:
+        return GroupInfo(name=name, settings={}) if name == "billing" else None
 
     @operation("queries.by_time")
     def offset_by_time(

@@ -173,7 +173,7 @@ class Stage:
         await self.server.stop(0)
 
     async def ask(
-        self, peer: Client, who: str | None, code: int, body: bytes = b"", **fields: object
+        self, peer: Client, who: str | None, code: int, body: bytes = b"", /, **fields: object
     ) -> Command:
         """The answer to a request of this user."""
         self.opaque += 1
@@ -428,7 +428,7 @@ def test_a_new_user_of_the_same_name_has_nothing_of_the_old_ones_half_messages(
             answer = await made.ask(peer, "owner", 37, **ending(half, how))
             assert (answer.code, "another user" in (answer.remark or "")) == (NO_PERMISSION, True)
         assert peer.told == []
-        assert made.broker.port.topics.info(TOPIC).max_offsets[0] == 0
+        assert made.broker.info(TOPIC).max_offsets[0] == 0
         root = await made.connect()
         for half, how in zip(halves, (COMMIT, ROLLBACK, COMMIT), strict=True):
             assert (await made.ask(root, "root", 37, **ending(half, how))).code == SUCCESS
@@ -451,10 +451,10 @@ def test_who_may_not_publish_any_more_does_not_commit(broker: Broker) -> None:
             f"user 'owner' may not publish {TOPIC}",
         )
         assert (await made.ask(peer, "owner", 37, **ending(other, ROLLBACK))).code == SUCCESS
-        assert made.broker.port.topics.info(TOPIC).max_offsets[0] == 0
+        assert made.broker.info(TOPIC).max_offsets[0] == 0
         allow(made.broker, "owner", "publish", f"{TOPIC}.#")
         assert (await made.ask(peer, "owner", 37, **ending(half, COMMIT))).code == SUCCESS
-        assert made.broker.port.topics.info(TOPIC).max_offsets[0] == 1
+        assert made.broker.info(TOPIC).max_offsets[0] == 1
 
     play(broker, story)
 

@@ -8,6 +8,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -602,10 +603,14 @@ def test_a_held_pull_with_a_filter_ends_at_its_own_time() -> None:
             peer = await stage.connect()
             peer.pull(1, subscription="mine", sysFlag=2, suspendTimeoutMillis=100)
             done = asyncio.create_task(peer.answer())
+
+            def is_asked_or_done(asked: int) -> bool:
+                return len(stage.spy.asked) > asked or done.done()
+
             while not done.done():
                 stage.spy.append("t", b"other")
                 asked = len(stage.spy.asked)
-                await stage.until(lambda asked=asked: len(stage.spy.asked) > asked or done.done())
+                await stage.until(partial(is_asked_or_done, asked))
             answer = done.result()
             assert answer.code in (19, 20)
             assert int(answer.fields["nextBeginOffset"]) > 0
