@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,10 @@ def wait(server: Server, condition: Callable[[], bool], text: str) -> None:
         assert not server.ended_within(LOOK_SECONDS), server.log_lines()[-5:]
 
 
+def has_acked(client: Client, count: int) -> bool:
+    return client.count[What.ACKED] >= count
+
+
 def run_kills(directory: Path, kills_count: int, seed: int) -> Kills:
     """Kill so many times, and judge what is left."""
     chance = random.Random(seed)
@@ -230,14 +235,14 @@ def run_kills(directory: Path, kills_count: int, seed: int) -> Kills:
         for number in range(kills_count):
             first = publishers[0]
             more = first.count[What.ACKED] + chance.randrange(1, ACKS_BETWEEN)
-            first.wait(lambda c, n=more: c.count[What.ACKED] >= n, STEP_SECONDS_MAX, "ack")  # type: ignore[misc]
+            first.wait(partial(has_acked, count=more), STEP_SECONDS_MAX, "ack")
             kind = KINDS[number % len(KINDS)] if number < len(KINDS) else chance.choice(KINDS)
             began = time.monotonic()
             pair.kill(kind)
             kills.counts[kind] += 1
             first.read()
             more = first.count[What.ACKED] + 1
-            first.wait(lambda c, n=more: c.count[What.ACKED] >= n, STEP_SECONDS_MAX, "ack")  # type: ignore[misc]
+            first.wait(partial(has_acked, count=more), STEP_SECONDS_MAX, "ack")
             if kind == "master":
                 kills.outages.append(time.monotonic() - began)
         for client in publishers:

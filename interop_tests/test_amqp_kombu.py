@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import amqp.exceptions  # type: ignore[import-untyped]
+import amqp.exceptions
 import kombu as typed_kombu
 import pytest
 from kombu import mixins as typed_mixins

@@ -6,7 +6,6 @@ import http.client
 import re
 import socket
 import urllib.request
-from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -21,7 +20,7 @@ HONEST = "127.0.0.9"
 
 
 @pytest.fixture
-def peopled(server: Server) -> Any:
+def peopled(server: Server) -> Server:
     """A server with some users, none of whom has logged in."""
     admin = Admin(server)
     for number in range(5):
@@ -62,7 +61,7 @@ def http_status(server: Server, user: str) -> int:
     return status
 
 
-def test_a_flood_of_wrong_logins_keeps_no_other_address_out(peopled: Any) -> None:
+def test_a_flood_of_wrong_logins_keeps_no_other_address_out(peopled: Server) -> None:
     """Right logins from another address are let in while hundreds wait, over MQTT and HTTP. What
     does not fit is refused at once, in the protocol's way."""
     server = peopled
@@ -82,7 +81,7 @@ def test_a_flood_of_wrong_logins_keeps_no_other_address_out(peopled: Any) -> Non
         one.close()
 
 
-def test_logins_of_connections_that_have_gone_are_not_checked(peopled: Any) -> None:
+def test_logins_of_connections_that_have_gone_are_not_checked(peopled: Server) -> None:
     """The line is empty as soon as the sockets are closed, and few of the logins are failures."""
     server, count = peopled, 250
     flood = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,7 +152,9 @@ def test_paho_retained_and_will(server: Server) -> None:
         lost = PahoClient("lost")
         lost.client.will_set("state/lost", b"gone", qos=1, retain=True)
         lost.start(server.mqtt_port)
-        lost.client.socket().shutdown(2)  # type: ignore[union-attr]
+        connection = lost.client.socket()
+        assert isinstance(connection, socket.socket)
+        connection.shutdown(socket.SHUT_RDWR)
         lost.client.loop_stop()
         with paho_client(server.mqtt_port, "s") as subscriber:
             subscriber.subscribe(("state/+", 1))

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,10 @@ def command(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def has_diverged(server: Server) -> bool:
+    return "diverged" in status(server)
+
+
 def follows(server: Server) -> None:
     """Wait until it follows."""
     wait(server, lambda: bool(status(server).get("following")), "slave that follows")
@@ -110,7 +115,7 @@ def test_two_of_three_die_and_the_one_behind_is_promoted(trio: Trio) -> None:
     assert command(s2, "broker", "promote", "--force").returncode == 0
     for number, server in enumerate((m, s1)):
         trio.follow(number, 2)
-        wait(server, lambda s=server: "diverged" in status(s), "refusal")  # type: ignore[misc]
+        wait(server, partial(has_diverged, server), "refusal")
         found = status(server)["diverged"]
         assert found["promised"] >= MESSAGES_COUNT
         assert found["messages"] == MESSAGES_COUNT

@@ -117,7 +117,8 @@ def test_only_tls_and_only_clients_with_a_certificate(start_server: StartServer)
         **{f"{name}.plain": False for name in ("mqtt", "amqp", "http")},
     )
     ports = ports_of(server)
-    assert [ports[name] for name in ("mqtt", "amqp", "http")] == [None, None, None]
+    told = told_ports(server)
+    assert [told[name] for name in ("mqtt", "amqp", "http")] == [None, None, None]
     with pytest.raises((ssl.SSLError, urllib.error.URLError, ConnectionError)):
         http_publish(ports["https"], client_context(), b"x")
     with socket.create_connection(("127.0.0.1", ports["amqps"]), SECONDS_MAX) as raw:
