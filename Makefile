@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN := $(BIN)/python -m
 
 FOLDERS := core_log broker net remoting namesrv replication gateways spark_sink polymq
-CHECKED := polymq examples benchmarks
+CHECKED := polymq examples benchmarks tests interop_tests
 # Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses 4 --dist worksteal
