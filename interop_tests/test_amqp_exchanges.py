@@ -23,7 +23,7 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
-def server(shared_server: Server) -> Any:
+def server(shared_server: Server) -> Server:
     """One for all tests here: each has names of its own."""
     return shared_server
 

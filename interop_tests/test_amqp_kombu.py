@@ -22,7 +22,7 @@ pools: Any = typed_pools
 
 
 @pytest.fixture
-def server(shared_server: Server) -> Any:
+def server(shared_server: Server) -> Server:
     """One for all tests here: each has names of its own."""
     return shared_server
 

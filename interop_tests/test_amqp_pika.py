@@ -22,7 +22,7 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
-def server(shared_server: Server) -> Any:
+def server(shared_server: Server) -> Server:
     """One for all tests here: each has names of its own, but for the queue "q"."""
     parameters = pika.ConnectionParameters(shared_server.host, shared_server.amqp_port)
     with pika.BlockingConnection(parameters) as connection:

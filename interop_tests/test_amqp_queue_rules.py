@@ -21,7 +21,7 @@ Channel: TypeAlias = Any
 
 
 @pytest.fixture
-def server(shared_server: Server) -> Any:
+def server(shared_server: Server) -> Server:
     """One for all tests here, without the queues that several of them use."""
     parameters = pika.ConnectionParameters(shared_server.host, shared_server.amqp_port)
     with pika.BlockingConnection(parameters) as connection:

@@ -17,7 +17,7 @@ SECONDS_MAX = 20.0
 
 
 @pytest.fixture
-def server(shared_server: Server) -> Any:
+def server(shared_server: Server) -> Server:
     """One for all tests here: each has names of its own."""
     return shared_server
 

@@ -13,7 +13,16 @@ import pytest
 
 from polymq.broker.delays.delayed import LEVEL_SECONDS
 from polymq.broker.delays.wheel import Wheel
-from polymq.broker.port import Durability, Position, Publishing, Reason, Refused
+from polymq.broker.port import (
+    Delivery,
+    Durability,
+    Position,
+    Publishing,
+    QueueConsumer,
+    Reason,
+    Refused,
+    Template,
+)
 from polymq.core_log.errors import StorageFull
 from tests.harness.broker import START_MS, Broker, SpyConsumer, batch_of
 
@@ -27,7 +36,7 @@ def declare(broker: Broker, name: str) -> None:
     )
 
 
-def consume(broker: Broker, name: str, credit: int = 100_000) -> tuple[SpyConsumer, Any]:
+def consume(broker: Broker, name: str, credit: int = 100_000) -> tuple[SpyConsumer, QueueConsumer]:
     consumer = SpyConsumer(credit)
     hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
     hold.ready()
@@ -35,7 +44,7 @@ def consume(broker: Broker, name: str, credit: int = 100_000) -> tuple[SpyConsum
     return consumer, hold
 
 
-def template(broker: Broker, queue: str, **properties: str) -> Any:
+def template(broker: Broker, queue: str, **properties: str) -> Template:
     route = broker.port.exchanges.route("", queue)
     assert route is not None
     return broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp", **properties})
@@ -101,7 +110,7 @@ def test_a_released_message_is_as_it_was_published(broker: Broker) -> None:
     got: list[Any] = []
 
     class Reader(SpyConsumer):
-        def deliver(self, delivery: Any) -> None:
+        def deliver(self, delivery: Delivery) -> None:
             got.extend(delivery.messages())
 
     hold = engine.port.queues.consume("q", Reader(), exclusive=False, owner=OWNER)

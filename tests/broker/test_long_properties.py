@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from polymq.broker.messages.long_properties import split_body
 from polymq.broker.messages.records import constant_properties
-from polymq.broker.port import LONG_CONSTANT, REST, in_front, without_long
+from polymq.broker.port import LONG_CONSTANT, REST, Message, in_front, without_long
 from polymq.broker.topics.header_routing import TABLES_BYTES_MAX
 from polymq.broker.topics.topic import TopicTemplate
 from polymq.core_log.atomic import row_of
@@ -49,7 +49,7 @@ def publish_long(broker: Broker, queue: str, *bodies: bytes, **others: Any) -> N
     publish(broker, queue, *in_log(*bodies), constant=LONG_CONSTANT, **others)
 
 
-def amqp_of(message: Any) -> bytes:
+def amqp_of(message: Message) -> bytes:
     return base64.b64decode(message.properties["PMQ_AMQP"])
 
 

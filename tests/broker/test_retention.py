@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import ONE_WORD, REST, Session
+from polymq.broker.port import ONE_WORD, REST, QueueConsumer, Session
 from polymq.broker.retention.retention import InWorker
 from polymq.core_log.errors import StorageFailed, StoreCorrupt
 from polymq.core_log.settings import StoreSettings
@@ -75,7 +75,7 @@ def first_offset(broker: Broker, topic: str = "t") -> int:
     return info.min_offsets[0]
 
 
-def consume(broker: Broker, queue: str, credit: int = 1000) -> tuple[SpyConsumer, Any]:
+def consume(broker: Broker, queue: str, credit: int = 1000) -> tuple[SpyConsumer, QueueConsumer]:
     spy = SpyConsumer(credit)
     hold = broker.port.queues.consume(queue, spy, exclusive=False, owner=None)
     hold.ready()
@@ -221,9 +221,9 @@ def test_an_unsettled_message_of_a_durable_queue_holds_its_segment(broker: Broke
     age(broker)
     fill(broker, 2)
     assert broker.tidy() == 0
-    hold = broker.engine.retention.hold
-    assert hold is not None
-    assert hold[1:] == ("queue", "q")
+    held = broker.engine.retention.hold
+    assert held is not None
+    assert held[1:] == ("queue", "q")
     spy, hold = consume(broker, "q", 10_000)
     hold.settle(0, len(spy.got) - 1)
     broker.step(1)

@@ -3,8 +3,8 @@ subscriptions, until the client has acknowledged it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +48,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, with_state_db: bool) -> Any:
+def pair(tmp_path: Path, with_state_db: bool) -> Iterator[Pair]:
     """Both are stopped at the end."""
     made = Pair(tmp_path, with_state_db)
     yield made

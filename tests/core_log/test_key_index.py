@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polymq.core_log.files import Files
 from polymq.core_log.kernels import keys, writing
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_VERBATIM, Batch
 from polymq.core_log.record import Record, RecordTemplate, encode_properties
@@ -39,7 +40,7 @@ class KeyBench(Bench):
         known: (topic, key, position, store ms) of each.
     """
 
-    def __init__(self, files: Any, shape: StoreSettings = SMALL) -> None:
+    def __init__(self, files: Files, shape: StoreSettings = SMALL) -> None:
         super().__init__(files, settings=shape)
         self.known: list[tuple[bytes, bytes, int, int]] = []
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.limits import Limits
-from polymq.broker.port import APPENDED, FLUSHED, Template
+from polymq.broker.port import APPENDED, FLUSHED, QueueConsumer, Template
 from polymq.broker.retention.retention import InWorker, UntilFlushed
 from polymq.broker.state.database import Folded, Row, StateDb
 from polymq.broker.topics.settings import TopicSettings
@@ -265,7 +265,7 @@ class EngineActor:
         """Bind a queue."""
         return int(self.engine.port.exchanges.bind_queue(name, exchange, key, {}, owner=OWNER))
 
-    def consume(self, name: str, credit: int, **settings: Any) -> tuple[SpyConsumer, Any]:
+    def consume(self, name: str, credit: int, **settings: Any) -> tuple[SpyConsumer, QueueConsumer]:
         """A consumer that has got up to `credit` messages, and its hold."""
         consumer = SpyConsumer(credit)
         hold = self.engine.port.queues.consume(

@@ -22,7 +22,7 @@ from polymq.broker.retention.retention import InWorker, Step, UntilFlushed
 from polymq.broker.sessions.settings import SessionSettings
 from polymq.broker.state.database import StateDb
 from polymq.broker.topics.settings import TopicSettings
-from polymq.core_log.files import RealFiles
+from polymq.core_log.files import Files, RealFiles
 from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
 from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store
@@ -118,7 +118,7 @@ class Broker:
         self.topic_defaults: TopicSettings | None = None
         self.disk_settings: DiskSettings | None = None
         self.store_settings = StoreSettings(segment_bytes=1 << 20, chunk_bytes=1 << 16)
-        self.files: Any = RealFiles()
+        self.files: Files = RealFiles()
         self.session_settings: SessionSettings | None = None
         self.min_in_sync = 1
         self.in_sync: int | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
-from polymq.broker.port import REST
+from polymq.broker.port import REST, Session
 from tests.crash.checks import demand
 from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
 from tests.crash.parts.part import Message, Part, Reader, Stream, bodies_of, left_of, publish
@@ -138,7 +138,7 @@ class Basics(Part):
             reader.check("the session", came, there[first:], there[first:])
 
 
-def _connect(actor: EngineActor, link: SpyLink) -> Any:
+def _connect(actor: EngineActor, link: SpyLink) -> Session:
     session = actor.engine.port.sessions.connect(CLIENT, clean=False, link=link, principal="u")
     actor.flush()
     session.resume()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
+from polymq.broker.port import Session
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import NEVER, Message, Part, Stream, bodies_of
@@ -65,7 +66,7 @@ class Once(Part):
                     self.packets[packet].released = int(session.released(packet))
         session.disconnect()
 
-    def _send(self, actor: EngineActor, session: Any, packet: int, body: bytes) -> None:
+    def _send(self, actor: EngineActor, session: Session, packet: int, body: bytes) -> None:
         """A PUBLISH comes; the broker may know it already."""
         demand(not session.is_duplicate(packet), f"(a) a new message is taken for {packet}'s old")
         start = actor.store.log.appended
@@ -113,7 +114,7 @@ class Once(Part):
         gone = unreleased - set(bodies_of(self.stream.messages))
         demand(not gone, f"(a) {sorted(gone)[:3]} did not come, however often they were sent")
 
-    def _connect(self, actor: EngineActor) -> Any:
+    def _connect(self, actor: EngineActor) -> Session:
         """Its session, connected."""
         session = actor.engine.port.sessions.connect(
             CLIENT, clean=False, link=SpyLink(0), principal="u"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
-from polymq.broker.port import REST
+from polymq.broker.port import REST, Session
 from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
 from tests.crash.parts.part import (
     NEVER,
@@ -86,7 +86,7 @@ class Owed(Part):
         session.disconnect()
         return link.bodies
 
-    def _connect(self, actor: EngineActor, link: SpyLink, window: int) -> Any:
+    def _connect(self, actor: EngineActor, link: SpyLink, window: int) -> Session:
         session = actor.engine.port.sessions.connect(
             CLIENT, clean=False, link=link, principal="u", inflight_max=window
         )
