@@ -35,14 +35,14 @@ def test_what_a_client_sends_after_the_close_is_read_and_dropped(
     peer = bench.peer(1)
     peer.client._flow.begin(DISK)
     peer.client.check_pressure()
-    assert not peer.transport.reading
+    reading = [peer.transport.reading]
     close(peer)
     bench.step()
     before = bench.broker.engine.core.log.appended
     for _ in range(20):
         peer.send(FLOOD)
     assert not peer.transport.closed
-    assert peer.transport.reading
+    assert [*reading, peer.transport.reading] == [False, True]
     assert peer.transport.abort_seconds == bench.limits.linger_seconds
     assert peer.methods() == []
     assert bench.broker.engine.core.log.appended == before

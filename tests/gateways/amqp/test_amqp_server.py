@@ -15,10 +15,10 @@ import pytest
 
 from polymq.broker.port import BrokerPort, StorageFailed
 from polymq.gateways.amqp import spec
+from polymq.gateways.amqp.connection import Connection as AmqpSocket
 from polymq.gateways.amqp.heartbeat import Beat, Heartbeat
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.methods import HEARTBEAT, PROTOCOL_HEADER
-from polymq.gateways.amqp.server import Connection as AmqpSocket
 from polymq.gateways.amqp.server import Server as AmqpServer
 from polymq.net.connection import Context
 from polymq.net.turns import Turns
