@@ -74,10 +74,9 @@ class Flow:
         is_reading: whether the socket is read, as of the last `regulate`.
     """
 
-    __slots__ = ("_socket", "is_reading", "waits")
+    __slots__ = ("is_reading", "waits")
 
-    def __init__(self, socket: Readable) -> None:
-        self._socket = socket
+    def __init__(self) -> None:
         self.waits = 0
         self.is_reading = True
 
@@ -101,14 +100,15 @@ class Flow:
         """Whether what was read is handled now."""
         return not self.waits & STOP_HANDLING
 
-    def regulate(self) -> bool:
-        """Let the socket be read, or not, as is right now. Returns whether that has changed."""
+    def regulate(self, socket: Readable) -> bool:
+        """Let the socket be read, or not, as is right now. Returns whether that has changed. (It is
+        not remembered: two objects that know each other stay in memory until a collection.)"""
         reads = not self.waits & STOP_READING
         if reads is self.is_reading:
             return False
         self.is_reading = reads
         if reads:
-            self._socket.resume_reading()
+            socket.resume_reading()
         else:
-            self._socket.stop_reading()
+            socket.stop_reading()
         return True

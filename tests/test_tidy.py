@@ -34,7 +34,6 @@ LINE_COLUMNS_MAX = 100
 FILE_LINES_MAX = 700
 """One sitting. Tables of a protocol that are generated say so in their first line and are free."""
 FUNCTION_LINES_MAX = 90
-GENERATED = "Generated"
 FOR_TOOLS = re.compile(r"\s*# (type: ignore|noqa|cython:|fmt:|distutils:).*$")
 
 # What is left behind by debugging, or promises work that nobody owns.
@@ -51,11 +50,6 @@ def sources(*suffixes: str) -> Iterator[Path]:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in suffixes and path.is_file():
                 yield path
-
-
-def is_generated(path: Path) -> bool:
-    with path.open(encoding="utf-8") as lines:
-        return any(GENERATED in line for _, line in zip(range(5), lines, strict=False))
 
 
 def lines_with(pattern: re.Pattern[str], paths: Iterator[Path]) -> list[str]:
@@ -91,7 +85,6 @@ def test_files_fit_one_sitting() -> None:
         f"{path.relative_to(ROOT)}: {count} lines"
         for path in sources(".py", ".pyx")
         if (count := path.read_text(encoding="utf-8").count("\n")) > FILE_LINES_MAX
-        and not is_generated(path)
     ] == []
 
 
@@ -99,7 +92,6 @@ def test_functions_fit_a_screen() -> None:
     assert [
         f"{path.relative_to(ROOT)}:{line} {name}: {size} lines"
         for path in sources(".py")
-        if not is_generated(path)
         for name, line, size in function_sizes(ast.parse(path.read_text(encoding="utf-8")))
         if size > FUNCTION_LINES_MAX
     ] == []

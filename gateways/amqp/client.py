@@ -122,7 +122,7 @@ class Client:
         self._ended = False  # channels are closed, exclusive queues gone
         self._gone = False  # the socket is
         self._deaf = False  # whatever comes is dropped
-        self._flow = Flow(transport)
+        self._flow = Flow()
         self._steps: deque[Iterator[None]] = deque()  # what is left of events that are too long
         self._turns = turns
         self._waited = False  # the first publish of an event, for its turn
@@ -461,7 +461,7 @@ class Client:
             self._empty_outbox()
         self._transport.abort_in(self.limits.linger_seconds)
         self._flow.waits = 0
-        self._flow.regulate()
+        self._flow.regulate(self._transport)
 
     def _drop(self, size: int) -> None:
         """So much came that nobody looks at."""
@@ -647,7 +647,7 @@ class Client:
         flow = self._flow
         was_full = flow.waits & ANSWERS
         self._weigh()
-        flow.regulate()
+        flow.regulate(self._transport)
         if was_full and not flow.waits & ANSWERS:
             self._transport.later(self._go_on)
 

@@ -34,12 +34,12 @@ CONTENT_HEAD: Final = struct.Struct(">HHQ")
 """Class, weight (0), size of the body; then the property flags."""
 
 _INTEGERS: Final = {
-    "u8": struct.Struct(">B"),
-    "u16": struct.Struct(">H"),
-    "u32": struct.Struct(">I"),
-    "u64": struct.Struct(">Q"),
+    "U8": struct.Struct(">B"),
+    "U16": struct.Struct(">H"),
+    "U32": struct.Struct(">I"),
+    "U64": struct.Struct(">Q"),
 }
-_U32: Final = _INTEGERS["u32"]
+_U32: Final = _INTEGERS["U32"]
 
 M = TypeVar("M", bound=Method)
 
@@ -54,7 +54,7 @@ def decode_method(kind: type[M], buffer: Buffer, at: int, end: int) -> M:
     bits = 0  # bits left in the octet that the last bit came from
     octet = 0
     for name, wire_type in kind.FIELDS:
-        if wire_type == "bit":
+        if wire_type == "Bit":
             if bits == 0:
                 if at >= end:
                     raise Malformed(f"{kind.NAME} ends before {name}")
@@ -80,9 +80,9 @@ def _decode_field(
         if at + integer.size > end:
             raise Malformed(f"{kind.NAME} ends before {name}")
         return integer.unpack_from(buffer, at)[0], at + integer.size
-    if wire_type == "tbl":
+    if wire_type == "Table":
         return decode_sized_table(buffer, at, end)
-    if wire_type == "ls":
+    if wire_type == "LongString":
         if at + 4 > end:
             raise Malformed(f"{kind.NAME} ends before {name}")
         start = at + 4
@@ -95,9 +95,9 @@ def _decode_field(
     if at > end:
         raise Malformed(f"{name} of {kind.NAME} is longer than the frame")
     raw = bytes(buffer[start:at])
-    if wire_type == "ls":
+    if wire_type == "LongString":
         return raw, at
-    if wire_type == "key":  # any octets: RabbitMQ's clients publish them, and so they are kept
+    if wire_type == "Key":  # any octets: RabbitMQ's clients publish them, and so they are kept
         return raw.decode("utf-8", "surrogateescape"), at
     try:
         return raw.decode(), at
@@ -116,7 +116,7 @@ def encode_method(method: Method) -> bytes:
     octet = 0
     for name, wire_type in method.FIELDS:
         value = getattr(method, name)
-        if wire_type == "bit":
+        if wire_type == "Bit":
             if bits == 8:
                 parts.append(bytes((octet,)))
                 octet = bits = 0
@@ -136,10 +136,10 @@ def _encode_field(wire_type: str, value: Any) -> bytes:
     integer = _INTEGERS.get(wire_type)
     if integer is not None:
         return integer.pack(value)
-    if wire_type == "tbl":
+    if wire_type == "Table":
         assert isinstance(value, Mapping)
         return encode_sized_table(value)
-    if wire_type == "ls":
+    if wire_type == "LongString":
         return _U32.pack(len(value)) + bytes(value)
     return short_string(value)
 

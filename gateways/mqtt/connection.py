@@ -98,7 +98,7 @@ class Connection(SocketConnection):
         self._ahead = 0  # bytes that came behind CONNECT before that was known
         self._early = 0  # of those before that was known: what counts
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
-        self._flow = Flow(self)
+        self._flow = Flow()
         self._reading = Reading(
             core=self._core,
             inbox=shared.inbox,
@@ -304,7 +304,7 @@ class Connection(SocketConnection):
         """The server stops: close as soon as the answers that wait for a commit have left."""
         self.fast_path.leaving = True
         self._flow.begin(LEAVING)
-        self._flow.regulate()
+        self._flow.regulate(self)
         if not self.fast_path.waiting:
             self._finish(will=False)
 
@@ -602,7 +602,7 @@ class Connection(SocketConnection):
         flow, limits = self._flow, self._limits
         flow.set(UNREAD, self._unread > limits.unread_answers_bytes_max)
         flow.set(AHEAD, self.asking and self._ahead > limits.small_connect_bytes_max)
-        if flow.regulate() and flow.is_reading:
+        if flow.regulate(self) and flow.is_reading:
             self.heard_at = self.context.now()
 
     # --- what a session says through the fast path -----------------------------------------

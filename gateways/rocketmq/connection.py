@@ -69,7 +69,7 @@ class Connection(SocketConnection):
         self._core = Protocol()
         self._pulls = Pulls(self, shared)
         self._proven = False  # by a request that it may make
-        self._flow = Flow(self)
+        self._flow = Flow()
         self._events: deque[Event] = deque()  # what the last read asked for and is not carried out
         self._frame_due: float | None = None  # when the request that has begun has to be whole
 
@@ -109,7 +109,7 @@ class Connection(SocketConnection):
         for caller in self._callers:
             if not self._flow.waits & DISK and caller.port.overloaded(self._caught_up):
                 self._flow.begin(DISK)
-                self._flow.regulate()
+                self._flow.regulate(self)
         return used
 
     def _take(self, buffer: bytearray, start: int, end: int) -> int:
@@ -125,7 +125,7 @@ class Connection(SocketConnection):
                 self._handle(self._events.popleft())
                 if turns.is_over() and (self._events or at < end):
                     self._flow.begin(TURN)
-                    self._flow.regulate()
+                    self._flow.regulate(self)
                     turns.wait(self._next_turn)
                     return at
             if at == end or self.closing or self._flow.waits & LEAVING:
@@ -150,7 +150,7 @@ class Connection(SocketConnection):
     def regulate(self) -> None:
         """Read on while there is nothing to wait for (`net.flow`)."""
         self._flow.set(UNREAD, self.paused)
-        self._flow.regulate()
+        self._flow.regulate(self)
 
     def _caught_up(self) -> None:
         self._flow.end(DISK)
@@ -190,7 +190,7 @@ class Connection(SocketConnection):
         """Close as soon as everything that was asked is answered."""
         self._pulls.draining = True
         self._flow.begin(LEAVING)
-        self._flow.regulate()
+        self._flow.regulate(self)
         self._pulls.release_all()
         self._close_if_drained()
 

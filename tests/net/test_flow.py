@@ -28,37 +28,38 @@ class Socket:
 
 def test_a_socket_is_read_while_all_that_is_waited_for_allows_it() -> None:
     """All sets of up to three waits, against the rows of the table."""
+    socket = Socket()
     for waits in itertools.chain.from_iterable(
         itertools.combinations(EFFECTS, count) for count in range(4)
     ):
-        found = Flow(Socket())
+        found = Flow()
         for wait in waits:
             found.begin(wait)
-        found.regulate()
+        found.regulate(socket)
         assert found.is_reading is all(EFFECTS[wait].reads for wait in waits)
         assert found.handles is all(EFFECTS[wait].handles for wait in waits)
 
 
 def test_the_socket_is_asked_only_where_something_changed() -> None:
     socket = Socket()
-    found = Flow(socket)
-    assert not found.regulate()
+    found = Flow()
+    assert not found.regulate(socket)
     found.begin(DISK)
     found.begin(TURN)
-    assert found.regulate()
+    assert found.regulate(socket)
     found.begin(DISK)
-    assert not found.regulate()
+    assert not found.regulate(socket)
     found.end(TURN)
-    assert not found.regulate()  # the disk is still behind
+    assert not found.regulate(socket)  # the disk is still behind
     found.end(DISK)
     found.begin(LOGIN)  # its end has to be noticed
-    assert found.regulate()
+    assert found.regulate(socket)
     assert socket.calls == ["stop", "resume"]
 
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_wait_is_set_by_a_condition(waits: bool) -> None:
-    found = Flow(Socket())
+    found = Flow()
     found.begin(flow.UNREAD)
     found.set(flow.UNREAD, waits)
     assert bool(found.waits) is waits
