@@ -30,7 +30,7 @@ class Limits:
     headers_bindings_per_exchange_max: int = 10_000
     """Bindings to one headers exchange. A message is compared with those that have one of its
     headers: at worst all, which takes 10 ms."""
-    complex_words_max: int = 500_000
+    complex_levels_max: int = 500_000
     """Words of all patterns with a `#` before their end, more than three single wildcards, or more
     than sixteen words: a new routing key is compared with all of them, which takes 40 ms at
     worst."""
@@ -53,7 +53,7 @@ class Limits:
     and counted."""
     backlog_count_max: int = 100_000
     """Positions that wait for a slow live subscriber: 2 MB. mosquitto has 1,000 messages."""
-    words_max: int = 128
+    levels_max: int = 128
     """Words of a topic and tag, or of a pattern. EMQX allows 128 levels, mosquitto 200."""
     batch_targets_max: int = 32_768
     """Messages times queues of one atomic batch of several messages, which is written without a

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from polymq.broker.admission.admission import Admission
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import REST, BrokerPort, Words, parse_display_name
+from polymq.broker.port import REST, Address, BrokerPort, parse_display_name
 
 OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""
@@ -51,7 +51,7 @@ class Access:
             return
         principal = await self._principal(request, scheme, value)
         port = self._port.admission.for_owner(principal)
-        port.principal.check_admin(_words(request))
+        port.principal.check_admin(_address(request))
         if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
             name = request.match_info.get("name")
             port.principal.check_read((REST,) if name is None else (name, REST))
@@ -87,7 +87,7 @@ def named_topic(request: web.Request) -> str:
     return parse_display_name(request.match_info["name"])
 
 
-def _words(request: web.Request) -> Words:
+def _address(request: web.Request) -> Address:
     """What the right has to be for: the topic that is named, else everything."""
     if request.path.startswith("/topics/") and "name" in request.match_info:
         return (named_topic(request),)

@@ -191,14 +191,14 @@ class UserHandlers:
         name, action = query.get("user", ""), _action(query.get("action"))
         if name != "anonymous":
             self._users.need(name)
-        words = _pattern(query.get("topic"))
+        address = _pattern(query.get("topic"))
         rules = self._admission.rules_of(name).for_client(name, query.get("client_id"))
         reads = action is Action.SUBSCRIBE
-        decision = (rules.decide_filter if reads else rules.decide)(action, words)
+        decision = (rules.decide_filter if reads else rules.decide)(action, address)
         needs = action
-        is_made = self._exchanges.is_made(words[0])
+        is_made = self._exchanges.is_made(address[0])
         if action is Action.PUBLISH and decision.allowed and not is_made:
-            making = rules.decide(Action.CREATE, words)  # the first message makes the topic
+            making = rules.decide(Action.CREATE, address)  # the first message makes the topic
             if not making.allowed:
                 decision, needs = making, Action.CREATE
         rule = None if decision.rule is None else str(decision.rule)

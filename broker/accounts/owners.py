@@ -23,7 +23,7 @@ from typing import Final
 
 from polymq.broker.accounts.permissions import ANONYMOUS, Action, RuleSet
 from polymq.broker.accounts.users import Change, Users
-from polymq.broker.port.values import Words
+from polymq.broker.port.values import Address
 
 DECISIONS_MAX: Final = 10_000
 """Decisions that are kept, about 0.3 KiB each. Beyond that all are forgotten."""
@@ -60,7 +60,7 @@ class Owners:
         """Whether somebody answers for it: a user that is there, or nobody has to."""
         return self._decide(owner, (owner,), lambda rules: not rules.is_empty)
 
-    def may_link(self, owner: str, source: Words, destination: Words) -> bool:
+    def may_link(self, owner: str, source: Address, destination: Address) -> bool:
         """Whether the owner may carry what matches one filter to all that matches the other."""
         return self._decide(
             owner,
@@ -71,24 +71,24 @@ class Owners:
             ),
         )
 
-    def may_read(self, owner: str, filters: Callable[[], list[Words]], key: Hashable) -> bool:
+    def may_read(self, owner: str, filters: Callable[[], list[Address]], key: Hashable) -> bool:
         """Whether the owner may read all that these filters match. `key` changes with them."""
         return self._decide(
             owner,
             (owner, key),
             lambda rules: all(
-                rules.decide_filter(Action.SUBSCRIBE, words).allowed for words in filters()
+                rules.decide_filter(Action.SUBSCRIBE, address).allowed for address in filters()
             ),
         )
 
-    def may_publish(self, owner: str, words: Words, *, creates: bool) -> bool:
+    def may_publish(self, owner: str, address: Address, *, creates: bool) -> bool:
         """Whether the owner may publish at a place; `creates`: its topic would be made for it."""
         return self._decide(
             owner,
-            (owner, words, creates),
+            (owner, address, creates),
             lambda rules: (
-                rules.decide(Action.PUBLISH, words).allowed
-                and (not creates or rules.decide(Action.CREATE, words).allowed)
+                rules.decide(Action.PUBLISH, address).allowed
+                and (not creates or rules.decide(Action.CREATE, address).allowed)
             ),
         )
 

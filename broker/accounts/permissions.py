@@ -1,8 +1,8 @@
 """Who may do what where: rules over places, and the decision. Pure: no state, no clock.
 
-A *place* is where messages are: a topic and a tag, written as words with dots between them
+A *place* is where messages are: a topic and a tag, written as levels with dots between them
 (`sensors.room1.temp`; part 7 of ARCHITECTURE.md). A rule allows or denies a subject (a user or a
-role) an action on all places that a pattern matches: `*` is one word, `#` at the end is the rest,
+role) an action on all places that a pattern matches: `*` is one level, `#` at the end is the rest,
 `{user}` and `{client_id}` are the name of who asks.
 
 Rules of this file:
@@ -15,20 +15,21 @@ Rules of this file:
   enough to match a rule. So `deny bob publish orders.secret` holds for the exchange
   `orders.secret` and for the key `secret` of the exchange `orders`.
 * A consumer group of RocketMQ's is its retry topic, `%RETRY%billing`: who may subscribe to all of
-  that may be a member. Such a topic, and one of dead letters, also reads as two words (`%RETRY%`
+  that may be a member. Such a topic, and one of dead letters, also reads as two levels (`%RETRY%`
   and the group), so that a pattern can say all groups, or the one that is called as its user.
-* Names are put in as whole words and compared, never spliced into an expression: a client that
-  calls itself `#` gains nothing. A name that is no word of its own (it is empty, or holds a dot, a
-  slash or a wildcard) makes a rule that allows match nothing, and one that denies match every word.
+* Names are put in as whole levels and compared, never spliced into an expression: a client that
+  calls itself `#` gains nothing. A name that is no level of its own (it is empty, or holds a dot, a
+  slash or a wildcard) makes a rule that allows match nothing, and one that denies match every
+  level.
 * Topics of the broker itself are closed to everybody.
 
-Theory of the two questions about filters, both over patterns of literals, ONE_WORD and REST:
+Theory of the two questions about filters, both over patterns of literals, ONE_LEVEL and REST:
 
-* *covers*: a pattern has its REST at the end only, so it says what the first words have to be and
-  how many there are at least. A filter lies within it if it has that many words, and if each
+* *covers*: a pattern has its REST at the end only, so it says what the first levels have to be and
+  how many there are at least. A filter lies within it if it has that many levels, and if each
   literal of the pattern meets the same literal in the filter before any REST of it (behind one,
-  any word may stand at that place, because there are infinitely many).
-* *overlaps*: whether one sequence of words matches both, by dynamic programming.
+  any level may stand at that place, because there are infinitely many).
+* *overlaps*: whether one sequence of levels matches both, by dynamic programming.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from polymq.broker.names import is_own_topic
-from polymq.broker.port.values import ONE_WORD, REST, Words
+from polymq.broker.port.values import ONE_LEVEL, REST, Address
 
 USER: Final = "\x00user"
 """In a pattern: the name of the user who asks."""
@@ -52,9 +53,9 @@ ANONYMOUS: Final = "anonymous"
 """Name and role of who comes without a name. No user can be called so."""
 
 PATTERN_BYTES_MAX: Final = 1_024
-"""A topic's name has at most 127 bytes as stored; a pattern of eight such words is long."""
-WORDS_MAX: Final = 128
-"""As `limits.words_max`: a longer pattern could match nothing."""
+"""A topic's name has at most 127 bytes as stored; a pattern of eight such levels is long."""
+LEVELS_MAX: Final = 128
+"""As `limits.levels_max`: a longer pattern could match nothing."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -99,14 +100,14 @@ class Rule:
     subject: str
     effect: Effect
     action: Action
-    pattern: Words
+    pattern: Address
 
     def __str__(self) -> str:
         place = format_pattern(self.pattern)
         return f"{self.effect.value} {self.subject} {self.action.value} {place}"
 
 
-EVERYTHING: Final[Words] = (REST,)
+EVERYTHING: Final[Address] = (REST,)
 ADMIN_RULES: Final = tuple(
     Rule(subject=f"role:{ADMIN_ROLE}", effect=Effect.ALLOW, action=action, pattern=EVERYTHING)
     for action in Action
@@ -121,11 +122,11 @@ class BadPattern(ValueError):
 # --- patterns as text --------------------------------------------------------------------------
 
 
-def parse_pattern(text: str) -> Words:
+def parse_pattern(text: str) -> Address:
     """A pattern as a person writes it: `sensors.*.temp`, or as MQTT does, `sensors/+/temp`.
 
     A text with a slash is in MQTT's notation: there `.` is an ordinary character and `+` is one
-    word. A topic that has dots in its name is written as its words.
+    level. A topic that has dots in its name is written as its levels.
 
     Raises:
         BadPattern: with a sentence for the user.
@@ -140,22 +141,22 @@ def parse_pattern(text: str) -> Words:
         parts, one = _mqtt_parts(text), "+"
     else:
         parts, one = text.split("."), "*"
-    if len(parts) > WORDS_MAX:
-        raise BadPattern(f"a pattern has at most {WORDS_MAX} words")
+    if len(parts) > LEVELS_MAX:
+        raise BadPattern(f"a pattern has at most {LEVELS_MAX} words")
     return tuple(
-        _word(part, one, last=at == len(parts) - 1, text=text) for at, part in enumerate(parts)
+        _level(part, one, last=at == len(parts) - 1, text=text) for at, part in enumerate(parts)
     )
 
 
 def _mqtt_parts(text: str) -> list[str]:
     levels = text.split("/")
-    # As in tags: within a level a dot takes the place of the slash. The topic reads as its words.
+    # As in tags: within a level a dot takes the place of the slash. The topic reads as its levels.
     return [*levels[0].split("."), *(level.replace(".", "/") for level in levels[1:])]
 
 
-def _word(part: str, one: str, *, last: bool, text: str) -> str:
+def _level(part: str, one: str, *, last: bool, text: str) -> str:
     if part == one:
-        return ONE_WORD
+        return ONE_LEVEL
     if part == "#":
         if not last:
             raise BadPattern(f"# stands for the rest, so it is the last word, unlike in {text!r}")
@@ -165,34 +166,34 @@ def _word(part: str, one: str, *, last: bool, text: str) -> str:
     for letter in "*#+{}":
         if letter in part:
             raise BadPattern(
-                f"{part!r} in {text!r} is not a word: {one}, #, {{user}} and {{client_id}} stand "
+                f"{part!r} in {text!r} is not a level: {one}, #, {{user}} and {{client_id}} stand "
                 "alone between the dots"
             )
     return part
 
 
-def format_pattern(pattern: Words) -> str:
-    """The text of a pattern: in dots, or in MQTT's notation where a word has a slash."""
-    if any("/" in word for word in pattern):
-        wildcards = {ONE_WORD: "+", REST: "#", **_NAMED}
-        return "/".join(wildcards.get(word, word.replace("/", ".")) for word in pattern)
-    wildcards = {ONE_WORD: "*", REST: "#", **_NAMED}
-    return ".".join(wildcards.get(word, word) for word in pattern)
+def format_pattern(pattern: Address) -> str:
+    """The text of a pattern: in dots, or in MQTT's notation where a level has a slash."""
+    if any("/" in level for level in pattern):
+        wildcards = {ONE_LEVEL: "+", REST: "#", **_NAMED}
+        return "/".join(wildcards.get(level, level.replace("/", ".")) for level in pattern)
+    wildcards = {ONE_LEVEL: "*", REST: "#", **_NAMED}
+    return ".".join(wildcards.get(level, level) for level in pattern)
 
 
 # --- places ------------------------------------------------------------------------------------
 
 
-def views(words: Words) -> Iterable[Words]:
-    """The ways to read a place or a filter: as it is, with the topic's dots between words, and
-    with a consumer group as a word of its own."""
-    yield words
-    if "." in words[0]:
-        yield (*words[0].split("."), *words[1:])
-    if words[0].startswith(UNPUBLISHABLE_PREFIXES):
-        prefix, group = _group_of(words[0])
+def views(address: Address) -> Iterable[Address]:
+    """The ways to read a place or a filter: as it is, with the topic's dots between levels, and
+    with a consumer group as a level of its own."""
+    yield address
+    if "." in address[0]:
+        yield (*address[0].split("."), *address[1:])
+    if address[0].startswith(UNPUBLISHABLE_PREFIXES):
+        prefix, group = _group_of(address[0])
         if group:
-            yield (prefix, group, *words[1:])
+            yield (prefix, group, *address[1:])
 
 
 def _group_of(topic: str) -> tuple[str, str]:
@@ -201,7 +202,7 @@ def _group_of(topic: str) -> tuple[str, str]:
     return prefix, topic.removeprefix(prefix)
 
 
-def group_place(group: str) -> Words:
+def group_place(group: str) -> Address:
     """All of the place that stands for a consumer group: its retry topic."""
     return (RETRY_PREFIX + group, REST)
 
@@ -213,22 +214,22 @@ def is_closed(topic: str, action: Action) -> bool:
     return action is Action.PUBLISH and topic.startswith(UNPUBLISHABLE_PREFIXES)
 
 
-def matches(pattern: Words, words: Words) -> bool:
-    """Whether a message with these words is at a place of the pattern."""
+def matches(pattern: Address, address: Address) -> bool:
+    """Whether a message with these levels is at a place of the pattern."""
     fixed = len(pattern)
     if pattern and pattern[-1] == REST:
         fixed -= 1
-        if len(words) < fixed:
+        if len(address) < fixed:
             return False
-    elif len(words) != fixed:
+    elif len(address) != fixed:
         return False
-    return all(pattern[at] in (ONE_WORD, words[at]) for at in range(fixed))
+    return all(pattern[at] in (ONE_LEVEL, address[at]) for at in range(fixed))
 
 
-def covers(pattern: Words, wanted: Words) -> bool:
+def covers(pattern: Address, wanted: Address) -> bool:
     """Whether every message that the filter matches is at a place of the pattern."""
     rest = wanted.index(REST) if REST in wanted else None
-    least = max(1, sum(word != REST for word in wanted))  # every place has a topic
+    least = max(1, sum(level != REST for level in wanted))  # every place has a topic
     fixed = len(pattern)
     if pattern and pattern[-1] == REST:
         fixed -= 1
@@ -237,20 +238,20 @@ def covers(pattern: Words, wanted: Words) -> bool:
     elif rest is not None or least != fixed:
         return False
     for at in range(fixed):
-        if pattern[at] == ONE_WORD:
+        if pattern[at] == ONE_LEVEL:
             continue
         if (rest is not None and at >= rest) or wanted[at] != pattern[at]:
             return False
     return True
 
 
-def overlaps(pattern: Words, wanted: Words) -> bool:
+def overlaps(pattern: Address, wanted: Address) -> bool:
     """Whether some message that the filter matches is at a place of the pattern."""
-    # `reached` holds the `j` for which words of pattern[:i] and wanted[:j] agree.
+    # `reached` holds the `j` for which levels of pattern[:i] and wanted[:j] agree.
     reached = _past_rests(wanted, {0})
-    for word in pattern:
+    for level in pattern:
         following: set[int] = set()
-        if word == REST:
+        if level == REST:
             following = set(range(min(reached), len(wanted) + 1)) if reached else set()
         else:
             for at in reached:
@@ -258,13 +259,13 @@ def overlaps(pattern: Words, wanted: Words) -> bool:
                     continue
                 if wanted[at] == REST:
                     following.add(at)
-                elif ONE_WORD in (word, wanted[at]) or word == wanted[at]:
+                elif ONE_LEVEL in (level, wanted[at]) or level == wanted[at]:
                     following.add(at + 1)
         reached = _past_rests(wanted, following)
     return len(wanted) in reached
 
 
-def _past_rests(wanted: Words, reached: set[int]) -> set[int]:
+def _past_rests(wanted: Address, reached: set[int]) -> set[int]:
     found = set(reached)
     for at in reached:
         while at < len(wanted) and wanted[at] == REST:
@@ -273,8 +274,8 @@ def _past_rests(wanted: Words, reached: set[int]) -> set[int]:
     return found
 
 
-def is_word(name: str | None) -> bool:
-    """Whether a name can stand in a place as one word."""
+def is_level(name: str | None) -> bool:
+    """Whether a name can stand in a place as one level."""
     return bool(name) and not any(
         letter in _NO_WORD or ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000
         for letter in name or ""
@@ -308,12 +309,12 @@ class RuleSet:
         self._rules = tuple(rules)
         self.names_clients = any(CLIENT_ID in rule.pattern for rule in rules)
         """Whether `{client_id}` occurs: then every connection needs a set of its own."""
-        self._allows: dict[Action, list[tuple[Words, Rule]]] = {}
-        self._denies: dict[Action, list[tuple[Words, Rule]]] = {}
+        self._allows: dict[Action, list[tuple[Address, Rule]]] = {}
+        self._denies: dict[Action, list[tuple[Address, Rule]]] = {}
         names = {USER: user, CLIENT_ID: client_id}
         for rule in rules:
             allow = rule.effect is Effect.ALLOW
-            pattern = _resolved(rule.pattern, names, None if allow else ONE_WORD)
+            pattern = _resolved(rule.pattern, names, None if allow else ONE_LEVEL)
             if pattern is not None:
                 kept = self._allows if allow else self._denies
                 kept.setdefault(rule.action, []).append((pattern, rule))
@@ -329,11 +330,11 @@ class RuleSet:
         """Whether nothing is allowed anywhere."""
         return not self._allows
 
-    def decide(self, action: Action, words: Words) -> Decision:
+    def decide(self, action: Action, address: Address) -> Decision:
         """About one place: publishing to it, creating it, administering it."""
-        if is_closed(words[0], action):
+        if is_closed(address[0], action):
             return Decision(False, None)
-        seen = tuple(views(words))
+        seen = tuple(views(address))
         for pattern, rule in self._denies.get(action, ()):
             if any(matches(pattern, view) for view in seen):
                 return Decision(False, rule)
@@ -342,13 +343,13 @@ class RuleSet:
                 return Decision(True, rule)
         return Decision(False, None)
 
-    def decide_filter(self, action: Action, wanted: Words) -> Decision:
+    def decide_filter(self, action: Action, wanted: Address) -> Decision:
         """About everything that a filter may match: subscribing to it."""
         if is_closed(wanted[0], action):
             return Decision(False, None)
         seen = tuple(views(wanted))
         # A wildcard in the place of the topic also stands for topics with dots in their names.
-        reach = [(ONE_WORD, REST, *wanted[1:])] if wanted[0] == ONE_WORD else []
+        reach = [(ONE_LEVEL, REST, *wanted[1:])] if wanted[0] == ONE_LEVEL else []
         for pattern, rule in self._denies.get(action, ()):
             if any(overlaps(pattern, view) for view in (*seen, *reach)):
                 return Decision(False, rule)
@@ -366,7 +367,7 @@ class RuleSet:
             for action in (Action.SUBSCRIBE, Action.PUBLISH)
         )
 
-    def decide_some(self, action: Action, wanted: Words) -> Decision:
+    def decide_some(self, action: Action, wanted: Address) -> Decision:
         """About a filter, be it for a single place of those that it matches."""
         if is_closed(wanted[0], action):
             return Decision(False, None)
@@ -380,17 +381,19 @@ class RuleSet:
         return Decision(False, None)
 
 
-def _resolved(pattern: Words, names: Mapping[str, str | None], unnamed: str | None) -> Words | None:
-    """The pattern with names put in; `unnamed` in the place of one that is no word, or no pattern
+def _resolved(
+    pattern: Address, names: Mapping[str, str | None], unnamed: str | None
+) -> Address | None:
+    """The pattern with names put in; `unnamed` in the place of one that is no level, or no pattern
     at all if that is None."""
-    words: list[str] = []
-    for word in pattern:
-        if word in names:
-            name = names[word]
-            put = name if is_word(name) else unnamed
+    address: list[str] = []
+    for level in pattern:
+        if level in names:
+            name = names[level]
+            put = name if is_level(name) else unnamed
             if put is None:
                 return None
-            words.append(put)
+            address.append(put)
         else:
-            words.append(word)
-    return tuple(words)
+            address.append(level)
+    return tuple(address)

@@ -35,7 +35,7 @@ from polymq.broker.accounts.quotas import Quotas
 from polymq.broker.accounts.user import User, user_from, user_row
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 
@@ -400,7 +400,7 @@ def _rule_row(rule: Rule) -> dict[str, Any]:
 
 
 def _rule_from(value: Mapping[str, Any]) -> Rule:
-    pattern: Words = tuple(value["w"])
+    pattern: Address = tuple(value["w"])
     return Rule(
         subject=value["s"],
         effect=Effect(value["e"]),

@@ -239,7 +239,9 @@ class Admission:
             audit.warn("sessions of a deleted user stay", user=principal, reason=error.text)
 
     def _check_session(self, session: MqttSession, guard: Guard) -> None:
-        if session.link is None or all(guard.may_read(words) for words in session.subscriptions):
+        if session.link is None or all(
+            guard.may_read(address) for address in session.subscriptions
+        ):
             return
         session.link.expelled("it may no longer have what it subscribed to")
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from polymq.broker.accounts.permissions import Action
 from polymq.broker.admission.principal import Principal
 from polymq.broker.port.publishing import Route, Template
-from polymq.broker.routing.trie import words_of
+from polymq.broker.routing.trie import address_of
 
 if TYPE_CHECKING:
     from polymq.broker.accounts.users import Users
@@ -96,7 +96,7 @@ class Permitted:
         principal = self._principal
         if template.version != principal.users.version:
             route = template.route
-            principal.check(Action.PUBLISH, words_of(route.topic, route.tag))
+            principal.check(Action.PUBLISH, address_of(route.topic, route.tag))
             template.version = principal.users.version
         return template.inner
 

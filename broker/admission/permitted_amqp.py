@@ -10,7 +10,7 @@ from polymq.broker.accounts.queue_readers import Reader
 from polymq.broker.admission.permitted import Permitted
 from polymq.broker.exchanges.entities import (
     ALTERNATE_ARGUMENT,
-    binding_words,
+    binding_address,
     everything_in,
     is_server_named,
     place_of,
@@ -20,9 +20,9 @@ from polymq.broker.names import ROOT_EXCHANGE
 from polymq.broker.port.infos import ExchangeInfo, QueueInfo
 from polymq.broker.port.publishing import Route, Template
 from polymq.broker.port.queues import Consumer, QueueConsumer
-from polymq.broker.port.values import REST, Position, Words
+from polymq.broker.port.values import REST, Address, Position
 from polymq.broker.queues.settings import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
-from polymq.broker.routing.trie import words_of
+from polymq.broker.routing.trie import address_of
 from polymq.core_log.kernels.batch import Batch
 
 
@@ -87,7 +87,7 @@ class PermittedExchanges(_PermittedNames):
 
     def _check_link(self, destination: str, source: str, routing_key: str) -> None:
         origin = self._parts.exchanges.need_exchange(source)
-        self._principal.check_filter(binding_words(origin, routing_key))
+        self._principal.check_filter(binding_address(origin, routing_key))
         self._check_all_of(destination)
 
     def _check_all_of(self, exchange: str) -> None:
@@ -107,7 +107,7 @@ class PermittedExchanges(_PermittedNames):
         self._check_queue(queue)
         exchanges = self._parts.exchanges
         source = exchanges.need_exchange(exchange)
-        self._principal.check_filter(binding_words(source, routing_key))
+        self._principal.check_filter(binding_address(source, routing_key))
         position = exchanges.bind_queue(queue, exchange, routing_key, arguments, owner=owner)
         self._parts.readers.check_queue(queue, lambda guard: True)
         return position
@@ -136,17 +136,17 @@ class PermittedExchanges(_PermittedNames):
         """See `ExchangePort.copying_route`. Each key asks for the right to publish there."""
         self._check_place(exchange, routing_key)
         for key in copies:
-            self._principal.check(Action.PUBLISH, words_of(*place_of(exchange, key)))
+            self._principal.check(Action.PUBLISH, address_of(*place_of(exchange, key)))
         return self._parts.exchanges.copying_route(exchange, routing_key, copies)
 
     def _check_place(self, exchange: str, routing_key: str) -> None:
         topic, tag = place_of(exchange, routing_key)
-        words = words_of(topic, tag)
-        self._principal.check(Action.PUBLISH, words)
+        address = address_of(topic, tag)
+        self._principal.check(Action.PUBLISH, address)
         if exchange in ("", ROOT_EXCHANGE) and not self._parts.exchanges.is_made(topic):
-            leads = exchange or self._parts.topics.router.match(words)
+            leads = exchange or self._parts.topics.router.match(address)
             if leads:  # else it goes nowhere, and makes nothing
-                self._principal.check(Action.CREATE, words)
+                self._principal.check(Action.CREATE, address)
 
     def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
         """See `ExchangePort.is_routed`."""
@@ -165,9 +165,9 @@ class PermittedQueues(_PermittedNames):
 
     def may_consume(self, queue: str) -> bool:
         """Whether everything that the queue collects may be read."""
-        return all(self._principal.may_read(words) for words in self._collected(queue))
+        return all(self._principal.may_read(address) for address in self._collected(queue))
 
-    def _collected(self, queue: str) -> list[Words]:
+    def _collected(self, queue: str) -> list[Address]:
         return self._parts.exchanges.collected(queue)
 
     def _check_consume(self, queue: str) -> None:
@@ -175,8 +175,8 @@ class PermittedQueues(_PermittedNames):
         by_name = not self._made(queue) if is_server_named(queue) else not filters
         if by_name:
             self._principal.check_filter((queue,))
-        for words in filters:
-            self._principal.check_filter(words)
+        for address in filters:
+            self._principal.check_filter(address)
 
     def info(self, name: str, *, owner: object) -> QueueInfo:
         """See `QueuePort.info`: for who may consume from it, or make it."""
@@ -198,7 +198,7 @@ class PermittedQueues(_PermittedNames):
                 self._check_consume(name)
             key = arguments.get(DEAD_LETTER_KEY)
             if isinstance(key, str):
-                principal.check(Action.PUBLISH, words_of(*place_of(dead, key)))
+                principal.check(Action.PUBLISH, address_of(*place_of(dead, key)))
             else:
                 principal.check_some(everything_in(dead), Action.PUBLISH)
         queues = self._parts.queues
@@ -245,10 +245,10 @@ class PermittedQueues(_PermittedNames):
         """See `QueuePort.release_owner`."""
         return self._parts.queues.release_owner(owner)
 
-    def declare_subscription(self, name: str, words: Words) -> Position:
+    def declare_subscription(self, name: str, address: Address) -> Position:
         """See `QueuePort.declare_subscription`."""
-        self._principal.check_filter(words)
-        return self._parts.queues.declare_subscription(name, words)
+        self._principal.check_filter(address)
+        return self._parts.queues.declare_subscription(name, address)
 
     def delete_subscription(self, name: str) -> Position:
         """See `QueuePort.delete_subscription`: the gateway knows whose it is."""

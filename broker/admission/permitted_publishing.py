@@ -14,7 +14,7 @@ from polymq.broker.port.publishing import Placed, Publishing, Route, Template
 from polymq.broker.port.queues import QueueConsumer, Settlement
 from polymq.broker.port.transactions import HalfMessage, Prepared
 from polymq.broker.port.values import REST, Position
-from polymq.broker.routing.trie import words_of
+from polymq.broker.routing.trie import address_of
 from polymq.core_log.kernels.batch import Batch
 
 
@@ -58,7 +58,7 @@ class PermittedTopics(Permitted):
 
     def template(self, route: Route, **settings: Any) -> Template:
         """See `TopicPort.template`."""
-        self._principal.check(Action.PUBLISH, words_of(route.topic, route.tag))
+        self._principal.check(Action.PUBLISH, address_of(route.topic, route.tag))
         inner = self._parts.topics.template(route, **settings)
         return PermittedTemplate(inner, self._principal.users)
 

@@ -8,7 +8,7 @@ from polymq.broker.admission.permitted import Permitted
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.sessions import Session, SessionLink
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.sessions.session import MqttSession
 from polymq.core_log.kernels.batch import Batch
 
@@ -69,29 +69,29 @@ class PermittedSessions(Permitted):
 
     # --- what a session asks: `session.Guard` -----------------------------------------------
 
-    def may_read(self, words: Words) -> bool:
+    def may_read(self, address: Address) -> bool:
         """Whether everything that the filter matches may be read."""
-        return self._principal.may_read(words)
+        return self._principal.may_read(address)
 
-    def end_forbidden(self, session: MqttSession, words: Words) -> bool:
+    def end_forbidden(self, session: MqttSession, address: Address) -> bool:
         """End a subscription that is not allowed any more, with all that waits for it or is in
         flight. Returns whether it was one. Raises Refused: the log takes nothing."""
-        if words not in session.subscriptions or self.may_read(words):
+        if address not in session.subscriptions or self.may_read(address):
             return False
-        if self._principal.is_new("subscription", words):
+        if self._principal.is_new("subscription", address):
             audit.warn(
                 "subscription ended",
                 user=self._principal.name,
                 client_id=session.client_id,
-                place=format_pattern(words),
+                place=format_pattern(address),
             )
-        self._parts.sessions.unsubscribe(session, words, forget=True)
+        self._parts.sessions.unsubscribe(session, address, forget=True)
         return True
 
-    def check_subscribe(self, session: MqttSession, words: Words) -> None:
+    def check_subscribe(self, session: MqttSession, address: Address) -> None:
         """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
         principal = self._principal
-        principal.check_filter(words)
-        if words not in session.subscriptions:
+        principal.check_filter(address)
+        if address not in session.subscriptions:
             count = self._parts.sessions.subscription_counts.get(principal.name, 0)
             principal.check_quota("subscriptions", count, principal.quotas.subscriptions)

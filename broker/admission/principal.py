@@ -14,8 +14,8 @@ from polymq.broker.accounts.permissions import (
 from polymq.broker.admission.rights import Rights, RightsSource
 from polymq.broker.port.broker import BrokerPort
 from polymq.broker.port.publishing import Route
-from polymq.broker.port.values import REST, Words
-from polymq.broker.routing.trie import words_of
+from polymq.broker.port.values import REST, Address
+from polymq.broker.routing.trie import address_of
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort
@@ -62,13 +62,13 @@ class Anybody:
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """See `PrincipalPort.check_publish`."""
 
-    def check_read(self, words: Words) -> None:
+    def check_read(self, address: Address) -> None:
         """See `PrincipalPort.check_read`."""
 
     def check_known(self, topic: str) -> None:
         """See `PrincipalPort.check_known`."""
 
-    def check_admin(self, words: Words) -> None:
+    def check_admin(self, address: Address) -> None:
         """See `PrincipalPort.check_admin`."""
 
     def check_admitted(self) -> None:
@@ -125,23 +125,23 @@ class Principal(Rights):
         if every_tag:
             self.check_filter((topic, REST), Action.PUBLISH)
             return
-        words = words_of(topic, tag)
-        self.check(Action.PUBLISH, words)
+        address = address_of(topic, tag)
+        self.check(Action.PUBLISH, address)
         if not self._parts.exchanges.is_made(topic):
-            self.check(Action.CREATE, words)
+            self.check(Action.CREATE, address)
 
-    def check_read(self, words: Words) -> None:
+    def check_read(self, address: Address) -> None:
         """See `PrincipalPort.check_read`."""
-        self.check_filter(words)
+        self.check_filter(address)
 
     def check_known(self, topic: str) -> None:
         """See `PrincipalPort.check_known`."""
         if not self.may_know(topic):
             self.check_filter((topic, REST))
 
-    def check_admin(self, words: Words) -> None:
+    def check_admin(self, address: Address) -> None:
         """See `PrincipalPort.check_admin`."""
-        self.check_filter(words, Action.ADMIN)
+        self.check_filter(address, Action.ADMIN)
 
     def check_group(self, name: str) -> None:
         """See `PrincipalPort.check_group`."""
@@ -161,7 +161,7 @@ class Principal(Rights):
 
     def check_commit(self, route: Route) -> None:
         """Whether it may publish there. Raises Refused: FORBIDDEN."""
-        self.check(Action.PUBLISH, words_of(route.topic, route.tag))
+        self.check(Action.PUBLISH, address_of(route.topic, route.tag))
 
 
 class GroupMember(Principal):
@@ -182,9 +182,9 @@ class GroupMember(Principal):
         self._group = group
         self._places = {RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group}
 
-    def check(self, action: Action, words: Words) -> None:
+    def check(self, action: Action, address: Address) -> None:
         """About one place. Raises Refused: FORBIDDEN."""
-        if action in (Action.PUBLISH, Action.CREATE) and words[0] in self._places:
+        if action in (Action.PUBLISH, Action.CREATE) and address[0] in self._places:
             self.check_group(self._group)
         else:
-            super().check(action, words)
+            super().check(action, address)

@@ -14,7 +14,7 @@ from polymq.broker.accounts.permissions import ANONYMOUS, Action, Decision, Rule
 from polymq.broker.accounts.quotas import Pace, Quotas
 from polymq.broker.accounts.users import Users
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port.values import REST, Words
+from polymq.broker.port.values import REST, Address
 
 TOLD_MAX: Final = 32
 """Places of one client whose refusal is logged, until its rights change: one that asks for ever
@@ -22,7 +22,7 @@ does not fill the disk."""
 GRANTED_MAX: Final = 4_096
 """Filters that were allowed and are remembered until rights change: each request of a RocketMQ
 client asks for the same few again."""
-_NOTHING: Final[frozenset[tuple[str, Words]]] = frozenset()
+_NOTHING: Final[frozenset[tuple[str, Address]]] = frozenset()
 
 
 class RightsSource(Protocol):
@@ -79,12 +79,12 @@ class Rights:
         self._rules: RuleSet
         self.pace: Pace
         self._told = _NOTHING  # refusals that were logged
-        self._granted: set[tuple[Action, Words]] = set()
+        self._granted: set[tuple[Action, Address]] = set()
 
-    def may_read(self, words: Words) -> bool:
+    def may_read(self, address: Address) -> bool:
         """Whether everything that the filter matches may be read."""
         self.refresh()
-        return self._rules.decide_filter(Action.SUBSCRIBE, words).allowed
+        return self._rules.decide_filter(Action.SUBSCRIBE, address).allowed
 
     def may_know(self, topic: str) -> bool:
         """Whether anything in the topic may be read or published."""
@@ -127,25 +127,25 @@ class Rights:
             else "sign requests with an access key of a user: nobody may do anything here",
         )
 
-    def check(self, action: Action, words: Words) -> None:
+    def check(self, action: Action, address: Address) -> None:
         """About one place. Raises Refused: FORBIDDEN."""
         self.refresh()
-        self._require(action, words, self._rules.decide(action, words))
+        self._require(action, address, self._rules.decide(action, address))
 
-    def check_filter(self, words: Words, action: Action = Action.SUBSCRIBE) -> None:
+    def check_filter(self, address: Address, action: Action = Action.SUBSCRIBE) -> None:
         """About everything that the filter matches. Raises Refused: FORBIDDEN."""
         self.refresh()
-        if (action, words) in self._granted:
+        if (action, address) in self._granted:
             return
-        self._require(action, words, self._rules.decide_filter(action, words))
+        self._require(action, address, self._rules.decide_filter(action, address))
         if len(self._granted) >= GRANTED_MAX:
             self._granted.clear()
-        self._granted.add((action, words))
+        self._granted.add((action, address))
 
-    def check_some(self, words: Words, action: Action) -> None:
+    def check_some(self, address: Address, action: Action) -> None:
         """About some place that the filter matches. Raises Refused: FORBIDDEN."""
         self.refresh()
-        self._require(action, words, self._rules.decide_some(action, words))
+        self._require(action, address, self._rules.decide_some(action, address))
 
     def check_quota(self, what: str, count: int, most: int | None) -> None:
         """Whether there may be one more. Raises Refused: LIMIT."""
@@ -161,32 +161,32 @@ class Rights:
         """How much it may have."""
         return self._admission.quotas_of(self.name)
 
-    def _require(self, action: Action, words: Words, decision: Decision) -> None:
+    def _require(self, action: Action, address: Address, decision: Decision) -> None:
         if decision.allowed:
             return
-        place = format_pattern(words)
-        self._tell(action.value, words, rule="" if decision.rule is None else str(decision.rule))
+        place = format_pattern(address)
+        self._tell(action.value, address, rule="" if decision.rule is None else str(decision.rule))
         raise Refused(
             Reason.FORBIDDEN,
             f"user '{self.name}' may not {action.value} {audit.printable(place)}",
         )
 
-    def _tell(self, what: str, words: Words, *, rule: str = "") -> None:
+    def _tell(self, what: str, address: Address, *, rule: str = "") -> None:
         """Log a refusal, unless that was done since the rights changed."""
-        if self.is_new(what, words):
+        if self.is_new(what, address):
             audit.warn(
                 audit.REFUSED,
                 user=self.name,
                 what=what,
-                place=format_pattern(words),
+                place=format_pattern(address),
                 client_id=self._client_id or "",
                 rule=rule,
             )
 
-    def is_new(self, what: str, words: Words) -> bool:
+    def is_new(self, what: str, address: Address) -> bool:
         """Whether there is to be a line about this: one since the rights changed, and about
         `TOLD_MAX` things at most."""
-        if (what, words) in self._told or len(self._told) >= TOLD_MAX:
+        if (what, address) in self._told or len(self._told) >= TOLD_MAX:
             return False
-        self._told |= {(what, words)}
+        self._told |= {(what, address)}
         return True

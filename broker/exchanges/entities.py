@@ -15,7 +15,7 @@ from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED
 from polymq.broker.port.infos import ExchangeInfo, QueueInfo
-from polymq.broker.port.values import ONE_WORD, REST, Position, Words
+from polymq.broker.port.values import ONE_LEVEL, REST, Address, Position
 from polymq.broker.queues.leases import Lease
 from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Hold, Queue
@@ -158,7 +158,7 @@ class NamedQueue:
         self.owner: object = None
         self.exclusive_hold: Hold | None = None
         self.bound_by_name = False
-        self.bound_more: dict[BindingKey, Words] | None = None
+        self.bound_more: dict[BindingKey, Address] | None = None
 
     @property
     def name(self) -> str:
@@ -204,22 +204,24 @@ def place_of(exchange: str, routing_key: str) -> tuple[str, str | None]:
     return exchange, routing_key or None
 
 
-def binding_words(exchange: Exchange, routing_key: str) -> Words:
+def binding_address(exchange: Exchange, routing_key: str) -> Address:
     """The pattern of a binding, in its normal form."""
     kind = exchange.reads
     if kind in ("fanout", "headers"):  # what headers leave out of it is not in the pattern
         return (exchange.name, REST)
-    words = tuple(routing_key.split("."))
+    address = tuple(routing_key.split("."))
     if kind == "topic":
-        words = normal_form(tuple({"*": ONE_WORD, "#": REST}.get(word, word) for word in words))
+        address = normal_form(
+            tuple({"*": ONE_LEVEL, "#": REST}.get(level, level) for level in address)
+        )
     if exchange.name == ROOT_EXCHANGE:
-        return (words[0].replace("/", "."), *words[1:])
+        return (address[0].replace("/", "."), *address[1:])
     if not routing_key:
         return (exchange.name,)
-    return (exchange.name, *words)
+    return (exchange.name, *address)
 
 
-def everything_in(exchange: str) -> Words:
+def everything_in(exchange: str) -> Address:
     """The filter of all that is published to an exchange, whatever its key."""
     return (REST,) if exchange in ("", ROOT_EXCHANGE) else (exchange, REST)
 

@@ -3,11 +3,11 @@
 An exchange is a topic seen by AMQP (part 7 of ARCHITECTURE.md): its messages are the topic's, its
 bindings are patterns in the one trie. The type only says how a binding key is read:
 
-* `direct`: the key's words as they are; `fanout`: anything; `topic`: `*` and `#` are wildcards.
+* `direct`: the key's levels as they are; `fanout`: anything; `topic`: `*` and `#` are wildcards.
 * `headers`: its bindings look at the message's headers; they, and exchanges that are bound to
   exchanges, are not in the trie but in the graph (`graph.py`).
 * The default exchange: topic = the queue's name, no tag. Every queue has the pattern (name,).
-* `amq.topic` is the root: the key's first word is the topic.
+* `amq.topic` is the root: the key's first level is the topic.
 
 A topic that other protocols have made is an exchange of type `topic` without a declaration, until
 AMQP deletes it: then the topic goes on, and notes that it is no exchange (`exchange_deleted`) until
@@ -35,8 +35,8 @@ from polymq.broker.exchanges.entities import (
     TYPES,
     Exchange,
     NamedQueue,
+    binding_address,
     binding_key,
-    binding_words,
     check_equal,
     is_server_named,
     need_queue,
@@ -48,12 +48,12 @@ from polymq.broker.exchanges.graph import ExchangeGraph, Link, LinkKey
 from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
 from polymq.broker.port.infos import ExchangeInfo
 from polymq.broker.port.publishing import Template
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing.bindings import BindingKey
 from polymq.broker.routing.header_match import is_pattern, pattern_of
 from polymq.broker.routing.patterns import normal_form
-from polymq.broker.routing.trie import words_of
+from polymq.broker.routing.trie import address_of
 from polymq.broker.state.journal import Entity, Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.header_routing import is_routed
@@ -266,18 +266,20 @@ class Exchanges:
 
     # --- bindings -------------------------------------------------------------------------
 
-    def bindings_of(self, found: NamedQueue) -> Iterator[tuple[BindingKey, Words]]:
+    def bindings_of(self, found: NamedQueue) -> Iterator[tuple[BindingKey, Address]]:
         """A queue's bindings with their patterns."""
-        for key, words in found.bindings.pairs():
+        for key, address in found.bindings.pairs():
             if not key[0] or self.graph.is_bound(found.queue, key):
-                yield key, words
+                yield key, address
 
-    def collected(self, name: str) -> list[Words]:
+    def collected(self, name: str) -> list[Address]:
         """The filters of all that a queue collects: what its readers need the right for."""
         found = self.queues.get(name)
         if found is None:
             return []
-        return [words for _, words in self.bindings_of(found) if not is_server_named(words[0])]
+        return [
+            address for _, address in self.bindings_of(found) if not is_server_named(address[0])
+        ]
 
     def bind_queue(
         self,
@@ -296,13 +298,13 @@ class Exchanges:
         key = binding_key(source, routing_key, arguments)
         if self.graph.is_bound(found.queue, key):
             return Position(0)
-        words = binding_words(source, routing_key)
-        self._check_room(found, source, key, words)
-        self.bind(found, key, words)
+        address = binding_address(source, routing_key)
+        self._check_room(found, source, key, address)
+        self.bind(found, key, address)
         return position_of(self.core, durable=found.queue.durable)
 
     def _check_room(
-        self, found: NamedQueue, source: Exchange, key: BindingKey, words: Words
+        self, found: NamedQueue, source: Exchange, key: BindingKey, address: Address
     ) -> None:
         """Raises Refused: LIMIT: the queue or the exchange has too many bindings."""
         limits, name = self.core.limits, source.name
@@ -322,7 +324,7 @@ class Exchanges:
                 "limit: spread them over several exchanges",
             )
         if not is_pattern(key[2]):
-            self.topics.router.check_room(words)
+            self.topics.router.check_room(address)
         elif self.graph.headers_count(name) >= limits.headers_bindings_per_exchange_max:
             raise Refused(
                 Reason.LIMIT,
@@ -353,11 +355,11 @@ class Exchanges:
         self.ends.delete_unused((exchange,))
         return position_of(self.core, durable=found.queue.durable)
 
-    def bind(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
+    def bind(self, found: NamedQueue, key: BindingKey, address: Address) -> None:
         """Bind by a pattern. Raises Refused."""
         write_op(
             self.core,
-            {"op": "bind+", "queue": found.name, "key": list(key), "w": list(words)},
+            {"op": "bind+", "queue": found.name, "key": list(key), "w": list(address)},
             durable=found.queue.durable,
         )
 
@@ -383,19 +385,19 @@ class Exchanges:
         queue = found.queue
         self.topics.router.subscribe((queue.name,), queue)
 
-    def load_binding(self, found: NamedQueue, key: BindingKey, words: Words) -> None:
+    def load_binding(self, found: NamedQueue, key: BindingKey, address: Address) -> None:
         """Take a binding from its op or its snapshot."""
         self._binding_changes += 1
         # Two keys may give the same pattern (topic `a` and direct `a`): the router has it once.
-        words = normal_form(words)
-        found.bindings[key] = words
+        address = normal_form(address)
+        found.bindings[key] = address
         if key == ("", found.name, "{}"):
-            words = found.bindings[key]  # the same strings again, not copies of them
+            address = found.bindings[key]  # the same strings again, not copies of them
         if not key[0]:  # nobody asks what is bound to the default exchange
-            self.topics.router.subscribe(words, found.queue)
+            self.topics.router.subscribe(address, found.queue)
             return
         headers = pattern_of(key[2]) if is_pattern(key[2]) else None
-        self.graph.bind(found.queue, key, words, headers)
+        self.graph.bind(found.queue, key, address, headers)
 
     def forget_queue(self, found: NamedQueue) -> None:
         """The queue is gone: nothing is routed to it any more."""
@@ -405,23 +407,23 @@ class Exchanges:
         if len(bindings) > UNBOUND_AT_ONCE:
             self.graph.forget_queue(found.queue, bindings)
             return
-        for key, words in bindings:
-            self._unbind(found.queue, key, words)
+        for key, address in bindings:
+            self._unbind(found.queue, key, address)
 
-    def _unbind(self, queue: Queue, key: BindingKey, words: Words) -> None:
+    def _unbind(self, queue: Queue, key: BindingKey, address: Address) -> None:
         if key[0]:
-            self.graph.unbind(queue, key, words)
+            self.graph.unbind(queue, key, address)
         else:
-            self.topics.router.unsubscribe(words, queue)
+            self.topics.router.unsubscribe(address, queue)
 
     def _apply_unbind(self, op: Op) -> Touched:
         found = self.queues.get(op["queue"])
         key: BindingKey = tuple(op["key"])
-        words = found.bindings.pop(key, None) if found is not None else None
-        if found is None or words is None:
+        address = found.bindings.pop(key, None) if found is not None else None
+        if found is None or address is None:
             return []
         self._binding_changes += 1
-        self._unbind(found.queue, key, words)
+        self._unbind(found.queue, key, address)
         return [("queue", found.name)]
 
     # --- exchanges that are bound to exchanges ---------------------------------------------
@@ -453,8 +455,8 @@ class Exchanges:
                 Reason.LIMIT,
                 f"exchange '{source}' has {len(links)} exchanges bound to it, which is the limit",
             )
-        words = binding_words(origin, routing_key)
-        op = {"op": "link+", "from": source, "key": list(key), "w": list(words)}
+        address = binding_address(origin, routing_key)
+        op = {"op": "link+", "from": source, "key": list(key), "w": list(address)}
         return self._write_link({**op, "by": self.owners.of(user)} if user else op)
 
     def unbind_exchange(
@@ -492,9 +494,9 @@ class Exchanges:
         self._load_link(op["from"], tuple(op["key"]), tuple(op["w"]), op.get("by", ""))
         return [("links", op["from"])]
 
-    def _load_link(self, source: str, key: LinkKey, words: Words, by: str) -> None:
+    def _load_link(self, source: str, key: LinkKey, address: Address, by: str) -> None:
         pattern = pattern_of(key[2]) if is_pattern(key[2]) else None
-        self.graph.add_link(source, key, Link(key[0], words, pattern, by))
+        self.graph.add_link(source, key, Link(key[0], address, pattern, by))
 
     def _apply_unlink(self, op: Op) -> Touched:
         self.graph.remove_link(op["from"], tuple(op["key"]))
@@ -507,12 +509,12 @@ class Exchanges:
     ) -> TopicRoute | None:
         """See `ExchangePort.route`. `internal`: the broker itself publishes."""
         if not exchange:
-            words: Words = (routing_key,)
+            address: Address = (routing_key,)
             known = routing_key in self.queues or routing_key in self.topics.topics
-            if not known and not self.topics.router.match(words):
+            if not known and not self.topics.router.match(address):
                 return None
             if self.topics.makes_no_topic(routing_key):
-                return self.topics.router.route(self.topics.words(routing_key, None))
+                return self.topics.router.route(self.topics.address(routing_key, None))
             return self.topics.route(routing_key, None)
         source = self.need_exchange(exchange)
         if source.internal and not internal:
@@ -533,7 +535,7 @@ class Exchanges:
         route = self.route(exchange, routing_key, internal=internal)
         found: dict[Queue, None] = {}  # a set that keeps its order
         for key in copies:
-            other = self.topics.router.route(self.topics.words(*place_of(exchange, key)))
+            other = self.topics.router.route(self.topics.address(*place_of(exchange, key)))
             found.update((queue, None) for queue in other.queues if queue.name in self.queues)
         if not found:
             return route
@@ -560,7 +562,7 @@ class Exchanges:
         may_read = self.owners.may_read(
             by, lambda: self.collected(queue), (queue, self._binding_changes)
         )
-        return may_read and self.owners.may_publish(by, words_of(topic, tag), creates=creates)
+        return may_read and self.owners.may_publish(by, address_of(topic, tag), creates=creates)
 
     def queues_named(self, names: set[str]) -> frozenset[Queue]:
         """See `dead_letters.Places`."""
@@ -582,8 +584,8 @@ class Exchanges:
 
     def load_links(self, source: str, rows: list[Any]) -> None:
         """Take the exchanges that are bound to one from their snapshot."""
-        for key, words, *by in rows:  # those of the time before owners end with the words
-            self._load_link(source, tuple(key), tuple(words), *by or ("",))
+        for key, address, *by in rows:  # those of the time before owners end with the levels
+            self._load_link(source, tuple(key), tuple(address), *by or ("",))
 
     def row_links(self, source: str) -> list[Any] | None:
         """The exchanges that are bound to one, as a JSON value for the snapshot."""
@@ -592,7 +594,7 @@ class Exchanges:
         if origin is None or not origin.durable:
             return None
         rows = [
-            [list(key), list(link.words), *([link.by] if link.by else ())]
+            [list(key), list(link.address), *([link.by] if link.by else ())]
             for key, link in links.items()
             if (end := self.exchange(link.destination)) is not None and end.durable
         ]

@@ -41,13 +41,13 @@ from polymq.broker.exchanges.entities import Exchange, everything_in, place_of
 from polymq.broker.names import ROOT_EXCHANGE
 from polymq.broker.notices import Notices
 from polymq.broker.pacing.sweeping import Sweeper
-from polymq.broker.port.values import REST, Words
+from polymq.broker.port.values import REST, Address
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing.bindings import BindingKey
 from polymq.broker.routing.header_index import HeaderIndex
 from polymq.broker.routing.header_match import HeaderPattern, Tagged
 from polymq.broker.routing.patterns import Patterns
-from polymq.broker.routing.trie import ROUTES_MAX, Router, words_of
+from polymq.broker.routing.trie import ROUTES_MAX, Router, address_of
 from polymq.broker.topics.beyond import Beyond
 from polymq.broker.topics.routes import Target, TopicRoute
 
@@ -65,13 +65,13 @@ class Link:
     """An exchange that is bound to another.
 
     Attributes:
-        words: the pattern at the source.
+        address: the pattern at the source.
         headers: what the source compares, if it is a headers exchange.
         by: its owner, in whose name messages go over it (`accounts/owners.py`).
     """
 
     destination: str
-    words: Words
+    address: Address
     headers: HeaderPattern | None
     by: str = ""
 
@@ -79,17 +79,17 @@ class Link:
 class _Links:
     """The exchanges that are bound to one exchange."""
 
-    __slots__ = ("by_headers", "by_key", "by_words")
+    __slots__ = ("by_address", "by_headers", "by_key")
 
     def __init__(self) -> None:
         self.by_key: dict[LinkKey, Link] = {}
-        self.by_words: Patterns[LinkKey] = Patterns()
+        self.by_address: Patterns[LinkKey] = Patterns()
         self.by_headers: HeaderIndex[LinkKey] = HeaderIndex()
 
 
 class _Bound:
     """The queues that are bound to one exchange. The router has the patterns of those that are
-    bound by words.
+    bound by levels.
 
     Attributes:
         keys: queue, routing key and arguments of each binding.
@@ -103,7 +103,7 @@ class _Bound:
         self.keys: dict[BoundKey, None] = {}  # a set that keeps its order
         self.gone = 0
         self.by_headers: HeaderIndex[BoundKey] = HeaderIndex()
-        self.alike: dict[tuple[Queue, Words], int] = {}
+        self.alike: dict[tuple[Queue, Address], int] = {}
 
 
 class _Walk:
@@ -177,7 +177,7 @@ class ExchangeGraph:
         links.by_key[key] = link
         self._links_to.setdefault(link.destination, {})[source, key] = None
         if link.headers is None:
-            links.by_words.add(link.words, key)
+            links.by_address.add(link.address, key)
         else:
             links.by_headers.add(key, link.headers)
         self._begins(source)
@@ -190,7 +190,7 @@ class ExchangeGraph:
             return False
         self._uncount_link(source, key, link)
         if link.headers is None:
-            links.by_words.remove(link.words, key)
+            links.by_address.remove(link.address, key)
         else:
             links.by_headers.remove(key)
         if not links.by_key:
@@ -255,7 +255,7 @@ class ExchangeGraph:
         return 0 if bound is None else len(bound.by_headers)
 
     def bind(
-        self, queue: Queue, key: BindingKey, words: Words, headers: HeaderPattern | None
+        self, queue: Queue, key: BindingKey, address: Address, headers: HeaderPattern | None
     ) -> None:
         """A queue is bound to the exchange that the key names."""
         exchange = key[0]
@@ -268,11 +268,11 @@ class ExchangeGraph:
             bound.by_headers.add(bound_key, headers)
             self._begins(exchange)
             return
-        if not self._router.subscribe(words, queue, exchange):
-            bound.alike[queue, words] = bound.alike.get((queue, words), 1) + 1
+        if not self._router.subscribe(address, queue, exchange):
+            bound.alike[queue, address] = bound.alike.get((queue, address), 1) + 1
         self.changed()
 
-    def unbind(self, queue: Queue, key: BindingKey, words: Words) -> None:
+    def unbind(self, queue: Queue, key: BindingKey, address: Address) -> None:
         """It is not any more."""
         exchange = key[0]
         bound = self._bound.get(exchange)
@@ -281,16 +281,16 @@ class ExchangeGraph:
             return
         bound.keys.pop(bound_key, None)
         if not bound.by_headers.remove(bound_key):
-            alike = bound.alike.pop((queue, words), 1)
+            alike = bound.alike.pop((queue, address), 1)
             if alike == 1:
-                self._router.unsubscribe(words, queue, exchange)
+                self._router.unsubscribe(address, queue, exchange)
             elif alike > 2:
-                bound.alike[queue, words] = alike - 1
+                bound.alike[queue, address] = alike - 1
         if not bound.keys:
             del self._bound[exchange]
         self.changed()
 
-    def forget_queue(self, queue: Queue, bindings: Collection[tuple[BindingKey, Words]]) -> None:
+    def forget_queue(self, queue: Queue, bindings: Collection[tuple[BindingKey, Address]]) -> None:
         """A queue with all of these bindings is gone. They stay until they are swept out."""
         self._router.forget_target(queue)
         exchanges = {key[0] for key, _ in bindings}
@@ -305,11 +305,11 @@ class ExchangeGraph:
     def _sweep_queue(
         self,
         queue: Queue,
-        bindings: Collection[tuple[BindingKey, Words]],
+        bindings: Collection[tuple[BindingKey, Address]],
         found: Mapping[str, _Bound | None],
     ) -> Iterator[None]:
         """Args: found: where the queue was bound. One whose exchange is gone is left alone."""
-        for key, words in bindings:
+        for key, address in bindings:
             exchange, bound = key[0], found[key[0]]
             bound_key = (queue, key[1], key[2])
             if exchange and (bound is None or self._bound.get(exchange) is not bound):
@@ -318,12 +318,12 @@ class ExchangeGraph:
                 bound.gone -= 1
                 bound.keys.pop(bound_key, None)
                 if not bound.by_headers.remove(bound_key):
-                    bound.alike.pop((queue, words), None)
-                    self._router.sweep(words, queue, exchange)
+                    bound.alike.pop((queue, address), None)
+                    self._router.sweep(address, queue, exchange)
                 if not bound.keys:
                     del self._bound[exchange]
             elif not exchange:
-                self._router.sweep(words, queue, exchange)
+                self._router.sweep(address, queue, exchange)
             yield
         self._router.swept(queue)
 
@@ -408,7 +408,7 @@ class ExchangeGraph:
     def passes(self, link: Link) -> bool:
         """Whether the link's owner may have it now."""
         return not link.by or self._owners.may_link(
-            link.by, link.words, everything_in(link.destination)
+            link.by, link.address, everything_in(link.destination)
         )
 
     def passes_alternate(self, exchange: Exchange) -> bool:
@@ -449,8 +449,8 @@ class ExchangeGraph:
     def beyond(self, route: TopicRoute) -> Beyond | None:
         """What the messages of a route reach beyond the trie's patterns; None for nothing, now
         and whatever their headers are."""
-        words = route.words
-        topic = words[0]
+        address = route.address
+        topic = address[0]
         if not (
             topic in self._links
             or self.headers_count(topic)
@@ -458,7 +458,7 @@ class ExchangeGraph:
             or ROOT_EXCHANGE in self._links
         ):
             return None
-        walk = self._walk(words, {})
+        walk = self._walk(address, {})
         if len(self._routes) >= ROUTES_MAX:
             self.changed()
         self._routes.append(route)
@@ -469,12 +469,12 @@ class ExchangeGraph:
         beyond = route.beyond
         assert beyond is not None
         assert beyond.by_headers
-        walk = self._walk(route.words, headers)
+        walk = self._walk(route.address, headers)
         found = Beyond(tuple(walk.queues), tuple(walk.fallback), by_headers=False)
         outcome = found.queues, found.fallback
         branch = beyond.branches.get(outcome)
         if branch is None:
-            branch = TopicRoute(route.words, self._router)
+            branch = TopicRoute(route.address, self._router)
             branch.beyond = found
             if len(beyond.branches) >= BRANCHES_MAX:
                 beyond.branches.clear()
@@ -483,13 +483,13 @@ class ExchangeGraph:
 
     # --- the walk -------------------------------------------------------------------------
 
-    def _walk(self, words: Words, headers: Mapping[str, Tagged]) -> _Walk:
+    def _walk(self, address: Address, headers: Mapping[str, Tagged]) -> _Walk:
         walk = _Walk()
-        topic, tag = words[0], ".".join(words[1:])
+        topic, tag = address[0], ".".join(address[1:])
         self._visit(walk, topic, tag, headers, found=walk.queues, is_start=True)
         if ROOT_EXCHANGE in self._links and topic != ROOT_EXCHANGE:
             first = topic.replace(".", "/")  # as `place_of` reads it
-            key = f"{first}.{tag}" if len(words) > 1 else first
+            key = f"{first}.{tag}" if len(address) > 1 else first
             self._visit(walk, ROOT_EXCHANGE, key, headers, found=walk.queues, is_start=True)
         if walk.queues:
             walk.fallback.clear()
@@ -521,15 +521,15 @@ class ExchangeGraph:
                     f"a message to exchange '{start}' is led through more than {self._walked_max} "
                     "exchanges: bind queues closer to it",
                 )
-            here = words_of(*place_of(name, key))
+            here = address_of(*place_of(name, key))
             first = is_start and name == start
-            hits = self._hits(walk, name, here, headers, by_words=not first)
+            hits = self._hits(walk, name, here, headers, by_address=not first)
             found.update(dict.fromkeys(hits))
             destinations = []
             links = self._links.get(name)
             if links is not None:
                 walk.by_headers = walk.by_headers or len(links.by_headers) > 0
-                for found_key in (*links.by_words.match(here), *links.by_headers.match(headers)):
+                for found_key in (*links.by_address.match(here), *links.by_headers.match(headers)):
                     link = links.by_key.get(found_key)
                     if link is None:
                         continue  # gone, and not swept out yet
@@ -560,10 +560,10 @@ class ExchangeGraph:
         self,
         walk: _Walk,
         exchange: str,
-        words: Words,
+        address: Address,
         headers: Mapping[str, Tagged],
         *,
-        by_words: bool,
+        by_address: bool,
     ) -> list[Queue]:
         """The queues that are bound to an exchange by what matches."""
         bound = self._bound.get(exchange)
@@ -574,9 +574,9 @@ class ExchangeGraph:
             keys = bound.by_headers.match(headers)
             gone = self._router.forgotten
             return [queue for queue, _, _ in keys if queue not in gone]
-        if not by_words:
+        if not by_address:
             return []
-        found = self._router.match_at(exchange, words)
+        found = self._router.match_at(exchange, address)
         return list(dict.fromkeys(queue for queue in found if isinstance(queue, Queue)))
 
 
@@ -585,7 +585,7 @@ def _sweep_links(left: Collection[tuple[_Links, LinkKey, Link]]) -> Iterator[Non
     for links, key, link in left:
         if key not in links.by_key:  # else there is one of this key again
             if link.headers is None:
-                links.by_words.remove(link.words, key)
+                links.by_address.remove(link.address, key)
             else:
                 links.by_headers.remove(key)
         yield

@@ -31,7 +31,7 @@ from polymq.broker.named_queues.features import QueueFeatures
 from polymq.broker.names import SERVER_NAMED, check_characters
 from polymq.broker.port.infos import QueueInfo
 from polymq.broker.port.queues import Consumer, QueueConsumer
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.priorities import Levels
 from polymq.broker.queues.queue import Group, Hold
 from polymq.broker.queues.settings import ARGUMENTS, DEAD_LETTER_EXCHANGE, settings_of
@@ -172,15 +172,15 @@ class NamedQueues:
         return self.queues[name].info(), max(position, position_of(self.core, durable=durable))
 
     def _create_queue(
-        self, name: str, value: Mapping[str, Any], owner: object, words: Words
+        self, name: str, value: Mapping[str, Any], owner: object, address: Address
     ) -> Position:
-        """With its binding by its own name, to `words`, in the same record: a crash in between
+        """With its binding by its own name, to `address`, in the same record: a crash in between
         would leave a queue that nothing reaches."""
         if len(self.queues) >= self.core.limits.queues_max:
             raise Refused(Reason.LIMIT, f"there are {len(self.queues)} queues: delete some")
         # An exclusive queue goes with its connection, so it leaves nothing in the log.
         kept = value["durable"] and not value["exclusive"]
-        bindings = [[["", name, "{}"], list(words)]]
+        bindings = [[["", name, "{}"], list(address)]]
         op: Op = {"op": "queue+", "name": name, "n": 0, **value, "bindings": bindings}
         if kept:
             self.core.check_writable()
@@ -315,18 +315,18 @@ class NamedQueues:
 
     # --- named subscriptions ----------------------------------------------------------------
 
-    def declare_subscription(self, name: str, words: Words) -> Position:
+    def declare_subscription(self, name: str, address: Address) -> Position:
         """See `QueuePort.declare_subscription`."""
-        words = normal_form(words)
+        address = normal_form(address)
         queue_name = self.subscription_queue(name)
         existing = self.queues.get(queue_name)
         if existing is not None:
-            if list(existing.bindings.values()) != [words]:
+            if list(existing.bindings.values()) != [address]:
                 raise Refused(Reason.DIFFERENT, f"subscription '{name}' exists with another filter")
             return Position(self.core.log.appended)
-        self.exchanges.topics.router.check_room(words)
+        self.exchanges.topics.router.check_room(address)
         value = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {}}
-        self._create_queue(queue_name, value, None, words)
+        self._create_queue(queue_name, value, None, address)
         return Position(self.core.log.appended)
 
     def delete_subscription(self, name: str) -> Position:
@@ -350,8 +350,8 @@ class NamedQueues:
         self._count(found.terms.maker, 1)
         if value.get("by_name", False):
             self.exchanges.load_binding_by_name(found)
-        for key, words in value.get("bindings", ()):
-            self.exchanges.load_binding(found, tuple(key), tuple(words))
+        for key, address in value.get("bindings", ()):
+            self.exchanges.load_binding(found, tuple(key), tuple(address))
 
     def row_queue(self, name: str) -> Mapping[str, Any] | None:
         """The queue and its bindings as a JSON value for the snapshot."""
@@ -364,7 +364,7 @@ class NamedQueues:
             row["by_name"] = True
             del bindings[0]
         if bindings:
-            row["bindings"] = [[list(key), list(words)] for key, words in bindings]
+            row["bindings"] = [[list(key), list(address)] for key, address in bindings]
         if found.queue.expiring:
             row["expiring"] = True
         if found.queue.levels is not None:

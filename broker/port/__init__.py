@@ -67,7 +67,7 @@ from polymq.broker.port.sessions import Session, SessionLink, SessionPort
 from polymq.broker.port.storage import StoragePort
 from polymq.broker.port.topics import TopicPort
 from polymq.broker.port.transactions import HalfMessage, HalfMessagePort, Prepared, TransactionPort
-from polymq.broker.port.values import ONE_WORD, REST, Position, Words
+from polymq.broker.port.values import ONE_LEVEL, REST, Address, Position
 
 __all__ = [
     "AMQP_PROPERTY",
@@ -79,9 +79,10 @@ __all__ = [
     "IN_SYNC",
     "LIFE_PROPERTY",
     "LONG_CONSTANT",
-    "ONE_WORD",
+    "ONE_LEVEL",
     "REST",
     "ROOT_EXCHANGE",
+    "Address",
     "AdmissionPort",
     "AmqpContent",
     "BoundedCache",
@@ -129,7 +130,6 @@ __all__ = [
     "TransactionPort",
     "Unacked",
     "WhenCommitted",
-    "Words",
     "WrongAcknowledgement",
     "decode_name",
     "display_name",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from polymq.broker.errors import Refused
-from polymq.broker.port.values import Words
+from polymq.broker.port.values import Address
 
 if TYPE_CHECKING:
     from polymq.broker.port.broker import BrokerPort
@@ -102,14 +102,14 @@ class PrincipalPort(Protocol):
         """For what is published later, such as a will, or dead letters, which keep whatever tag
         they have (`every_tag`). Raises Refused: FORBIDDEN."""
 
-    def check_read(self, words: Words) -> None:
+    def check_read(self, address: Address) -> None:
         """Whether all that the filter matches may be read. Raises Refused: FORBIDDEN."""
 
     def check_known(self, topic: str) -> None:
         """Whether the client may know that a topic is there, and where: who may read or publish
         anything in it. Raises Refused: FORBIDDEN, for topics that are not there, too."""
 
-    def check_admin(self, words: Words) -> None:
+    def check_admin(self, address: Address) -> None:
         """Whether everything may be administered that the filter matches. Raises Refused:
         FORBIDDEN."""
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from polymq.broker.messages.message import Delivery
 from polymq.broker.messages.runs import TakesApart
 from polymq.broker.port.infos import QueueInfo
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 
 
 class Consumer(Protocol):
@@ -115,8 +115,8 @@ class QueuePort(Protocol):
         """The connection is gone: delete its exclusive queues, one in each step of what is
         returned. Cancel its consumers and requeue what they hold before."""
 
-    def declare_subscription(self, name: str, words: Words) -> Position:
-        """A durable queue of what matches `words` from now on, consumed like an AMQP queue under
+    def declare_subscription(self, name: str, address: Address) -> Position:
+        """A durable queue of what matches `address` from now on, consumed like an AMQP queue under
         the name that `subscription_queue(name)` gives. Idempotent for equal words; DIFFERENT
         otherwise."""
 

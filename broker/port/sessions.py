@@ -6,7 +6,7 @@ from typing import Protocol
 
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.port.publishing import Template
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.core_log.kernels.batch import Batch
 
 
@@ -46,17 +46,17 @@ class Session(Protocol):
     def resume(self) -> None:
         """CONNACK is on its way: resend what is in flight, then deliver. Call exactly once."""
 
-    def subscribe(self, words: Words, qos: int) -> Position:
+    def subscribe(self, address: Address, qos: int) -> Position:
         """Add or replace one subscription. SUBACK waits for the position. Raises Refused."""
 
-    def replay_retained(self, words: Words, since: Position) -> None:
+    def replay_retained(self, address: Address, since: Position) -> None:
         """After SUBACK: send the retained messages that match, in slices.
 
         Args:
             since: what `subscribe` returned. What was published later comes by itself.
         """
 
-    def unsubscribe(self, words: Words) -> Position:
+    def unsubscribe(self, address: Address) -> Position:
         """Remove one subscription; no error if there is none. UNSUBACK waits for the position."""
 
     def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:

@@ -10,10 +10,10 @@ else:
     Position = int  # to the same effect, and half the time of a NewType's call
 """A byte position in the commit log: the end of what has to be committed."""
 
-Words = tuple[str, ...]
-"""A subscription pattern: the topic and the words of the tag, with `ONE_WORD` and `REST`."""
+Address = tuple[str, ...]
+"""A subscription pattern: the topic and the levels of the tag, with `ONE_LEVEL` and `REST`."""
 
-ONE_WORD: Final = "\x00*"
-"""Matches exactly one word (MQTT `+`, AMQP `*`)."""
+ONE_LEVEL: Final = "\x00*"
+"""Matches exactly one level (MQTT `+`, AMQP `*`)."""
 REST: Final = "\x00#"
-"""Matches any number of words, none included (MQTT `#` at the end, AMQP `#` anywhere)."""
+"""Matches any number of levels, none included (MQTT `#` at the end, AMQP `#` anywhere)."""

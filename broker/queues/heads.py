@@ -73,7 +73,7 @@ class Head:
 
 def sizes_of(entries: bytes) -> array[int]:
     """The sizes of the records of private entries, in bytes as they are stored."""
-    words = array("I", entries)[_SIZE_WORD::_WORDS]
+    address = array("I", entries)[_SIZE_WORD::_WORDS]
     if sys.byteorder == "little":
-        words.byteswap()
-    return words
+        address.byteswap()
+    return address

@@ -43,7 +43,7 @@ from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.errors import Refused
 from polymq.broker.messages.constant_part import PREFIX_HEAD_SIZE
 from polymq.broker.moves.moves import message_properties
-from polymq.broker.port.values import Words
+from polymq.broker.port.values import Address
 from polymq.broker.queues.queue import Group
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.retention.holders import is_ours
@@ -510,17 +510,17 @@ class Retention:
         Returns:
             Where the last segment ends of which nothing is wanted now; None if there is none.
         """
-        found: list[tuple[int, int, Words]] = []
+        found: list[tuple[int, int, Address]] = []
         for count, item in enumerate(self._retained.entries()):
             if item is not None and position_of(item[1]) < ends[-1]:
-                words, entry = item
-                found.append((position_of(entry), int.from_bytes(entry[8:12], "big"), words))
+                address, entry = item
+                found.append((position_of(entry), int.from_bytes(entry[8:12], "big"), address))
             if count % RETAINED_SLICE_COUNT == 0:
                 yield None
         found.sort()
         start = self._core.log.start
         freed: int | None = None
-        copied: list[tuple[int, int, Words]] = []
+        copied: list[tuple[int, int, Address]] = []
         for end in ends:
             here = [item for item in found if start <= item[0] < end]
             if sum(size for _, size, _ in here) * COPIED_PART_MAX > end - start:
@@ -532,8 +532,8 @@ class Retention:
             yield from self._wait_for_the_disk()
             some = copied[at : at + COPY_COUNT]
             records = yield InWorker(partial(self._records_at, [item[0] for item in some]))
-            for (position, _, words), record in zip(some, records, strict=True):
-                if not self._copy_one(words, position, record):
+            for (position, _, address), record in zip(some, records, strict=True):
+                if not self._copy_one(address, position, record):
                     return None
         if copied:
             yield UntilFlushed(self._core.log.appended)
@@ -542,11 +542,11 @@ class Retention:
     def _records_at(self, positions: Sequence[int]) -> list[Record]:
         return [self._core.store.record_at(position) for position in positions]
 
-    def _copy_one(self, words: Words, position: int, record: Record) -> bool:
+    def _copy_one(self, address: Address, position: int, record: Record) -> bool:
         """Append a retained message anew, unless another one took its place meanwhile. It is in no
         queue: only new subscribers get it. It says where it was published, so that it stays as old
         as it is after a restart. False if the log does not take it."""
-        entry = self._retained.get(words)
+        entry = self._retained.get(address)
         if entry is None or position_of(entry) != position:
             return True
         raw = record.raw_properties
@@ -563,8 +563,8 @@ class Retention:
         span = self._append(template, record.body, record.born_ms)
         if span is None:
             return False
-        self._retained.set(words, span.position, span.end - span.start, origin_of(entry))
-        self._core.journal.dirty.add(("retained", "\x00".join(words)))
+        self._retained.set(address, span.position, span.end - span.start, origin_of(entry))
+        self._core.journal.dirty.add(("retained", "\x00".join(address)))
         self.copied_count += 1
         return True
 

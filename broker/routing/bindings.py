@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Protocol
 
-from polymq.broker.port.values import Words
+from polymq.broker.port.values import Address
 
 BindingKey = tuple[str, str, str]
 """Exchange, routing key, arguments as canonical text (`entities.binding_key`)."""
@@ -25,14 +25,14 @@ class Bound(Protocol):
     """
 
     bound_by_name: bool
-    bound_more: dict[BindingKey, Words] | None
+    bound_more: dict[BindingKey, Address] | None
 
     @property
     def name(self) -> str:
         """The queue's name."""
 
 
-class Bindings(MutableMapping[BindingKey, Words]):
+class Bindings(MutableMapping[BindingKey, Address]):
     """The bindings of one queue, seen as a dictionary: their patterns by key, the one by its name
     first, the others in the order of their making."""
 
@@ -41,11 +41,11 @@ class Bindings(MutableMapping[BindingKey, Words]):
     def __init__(self, of: Bound) -> None:
         self._of = of
 
-    def _is_default(self, key: BindingKey, words: Words | None = None) -> bool:
+    def _is_default(self, key: BindingKey, address: Address | None = None) -> bool:
         name = self._of.name
-        return key == ("", name, "{}") and words in (None, (name,))
+        return key == ("", name, "{}") and address in (None, (name,))
 
-    def __getitem__(self, key: BindingKey) -> Words:
+    def __getitem__(self, key: BindingKey) -> Address:
         of = self._of
         if of.bound_by_name and self._is_default(key):
             return (of.name,)
@@ -53,9 +53,9 @@ class Bindings(MutableMapping[BindingKey, Words]):
             raise KeyError(key)
         return of.bound_more[key]
 
-    def __setitem__(self, key: BindingKey, words: Words) -> None:
+    def __setitem__(self, key: BindingKey, address: Address) -> None:
         of = self._of
-        if self._is_default(key, words):
+        if self._is_default(key, address):
             of.bound_by_name = True
             if of.bound_more is not None:
                 of.bound_more.pop(key, None)
@@ -64,7 +64,7 @@ class Bindings(MutableMapping[BindingKey, Words]):
             of.bound_by_name = False
         if of.bound_more is None:
             of.bound_more = {}
-        of.bound_more[key] = words
+        of.bound_more[key] = address
 
     def __delitem__(self, key: BindingKey) -> None:
         of = self._of
@@ -83,7 +83,7 @@ class Bindings(MutableMapping[BindingKey, Words]):
     def __len__(self) -> int:
         return self._of.bound_by_name + len(self._of.bound_more or ())
 
-    def pairs(self) -> list[tuple[BindingKey, Words]]:
+    def pairs(self) -> list[tuple[BindingKey, Address]]:
         """All keys with their patterns, as a list of this moment: the binding by its name first."""
         pairs = list((self._of.bound_more or {}).items())
         if self._of.bound_by_name:

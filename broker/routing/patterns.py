@@ -1,18 +1,19 @@
-"""Patterns of words, and all patterns that match a message.
+"""Patterns of levels, and all patterns that match a message.
 
-A pattern is a sequence of words with `ONE_WORD` (MQTT `+`, AMQP `*`) and `REST` (`#`: any number of
-words, none included). Leading wildcards don't match topics that begin with `$` [MQTT-4.7.2-1].
+A pattern is a sequence of levels with `ONE_LEVEL` (MQTT `+`, AMQP `*`) and `REST` (`#`: any number
+of levels, none included). Leading wildcards don't match topics that begin with `$` [MQTT-4.7.2-1].
 
-Theory. Clients choose both the patterns and the words, so the cost of a match has a bound for every
-choice. Patterns are kept in two ways:
+Theory. Clients choose both the patterns and the levels, so the cost of a match has a bound for
+every choice. Patterns are kept in two ways:
 
-* A *trie* takes exact patterns, and patterns with few `ONE_WORD` and a `REST` only at their end. A
-  word leads from a node to two nodes at most, the second by way of a `ONE_WORD`. So a match visits
-  about 2,500 nodes at most (`TRIE_WORDS_MAX`, `TRIE_ONE_WORDS_MAX`), however many patterns there
-  are, and usually as many as the message has words.
+* A *trie* takes exact patterns, and patterns with few `ONE_LEVEL` and a `REST` only at their end. A
+  level leads from a node to two nodes at most, the second by way of a `ONE_LEVEL`. So a match
+  visits about 2,500 nodes at most (`TRIE_LEVELS_MAX`, `TRIE_ONE_LEVELS_MAX`), however many patterns
+  there are, and usually as many as the message has levels.
 * *Blocks* take all others. A block is the states of many patterns side by side in one integer. A
-  word moves all of them at once, by a few operations on 2,048 bits, and no state is visited twice.
-  A match costs words times blocks, so the words in blocks have a limit (`Patterns.complex_words`).
+  level moves all of them at once, by a few operations on 2,048 bits, and no state is visited twice.
+  A match costs levels times blocks, so the levels in blocks have a limit
+  (`Patterns.complex_levels`).
 
 Both work on the normal form of a pattern (`normal_form`): patterns that match the same messages
 and differ only in the order of their wildcards are one.
@@ -23,58 +24,58 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, Generic, TypeVar
 
-from polymq.broker.port.values import ONE_WORD, REST, Words
+from polymq.broker.port.values import ONE_LEVEL, REST, Address
 
-TRIE_WORDS_MAX: Final = 16
+TRIE_LEVELS_MAX: Final = 16
 """Words of a pattern with wildcards in the trie."""
-TRIE_ONE_WORDS_MAX: Final = 3
-"""`ONE_WORD`s of a pattern in the trie. A match takes at most one branch for each choice of the
-places where it passes a `ONE_WORD`: 697 choices of up to three among 16 places."""
+TRIE_ONE_LEVELS_MAX: Final = 3
+"""`ONE_LEVEL`s of a pattern in the trie. A match takes at most one branch for each choice of the
+places where it passes a `ONE_LEVEL`: 697 choices of up to three among 16 places."""
 BLOCK_BITS: Final = 2048
-"""States of one block. More make a match cheaper for many patterns, and each word of a pattern
+"""States of one block. More make a match cheaper for many patterns, and each level of a pattern
 dearer in memory: it has an integer of up to this size."""
 
 Target = TypeVar("Target")
 
 
-def is_exact(pattern: Words) -> bool:
+def is_exact(pattern: Address) -> bool:
     """Whether the pattern has no wildcard."""
-    return ONE_WORD not in pattern and REST not in pattern
+    return ONE_LEVEL not in pattern and REST not in pattern
 
 
-def normal_form(pattern: Words) -> Words:
+def normal_form(pattern: Address) -> Address:
     """The pattern with each run of wildcards in one order: `#.#` is `#`, `#.*.#` is `*.#`.
 
     Two patterns with the same normal form match the same messages. `REST` stands at the end of its
-    run, so what follows one is a literal word or nothing.
+    run, so what follows one is a literal level or nothing.
     """
     if pattern.count(REST) < 2 and (REST not in pattern or pattern[-1] == REST):
         return pattern
-    words: list[str] = []
+    address: list[str] = []
     open_rest = False
-    for word in pattern:
-        if word == REST:
+    for level in pattern:
+        if level == REST:
             open_rest = True
             continue
-        if open_rest and word != ONE_WORD:
-            words.append(REST)
+        if open_rest and level != ONE_LEVEL:
+            address.append(REST)
             open_rest = False
-        words.append(word)
-    return (*words, REST) if open_rest else tuple(words)
+        address.append(level)
+    return (*address, REST) if open_rest else tuple(address)
 
 
-def matches(pattern: Words, words: Words) -> bool:
-    """Whether a message with these words matches the pattern."""
+def matches(pattern: Address, address: Address) -> bool:
+    """Whether a message with these levels matches the pattern."""
     block = Block()
     block.add(normal_form(pattern))
-    return block.match(words) != 0
+    return block.match(address) != 0
 
 
-def is_complex(pattern: Words) -> bool:
+def is_complex(pattern: Address) -> bool:
     """Whether the trie does not take the pattern. Args: pattern: in normal form."""
     return not is_exact(pattern) and (
-        len(pattern) > TRIE_WORDS_MAX
-        or pattern.count(ONE_WORD) > TRIE_ONE_WORDS_MAX
+        len(pattern) > TRIE_LEVELS_MAX
+        or pattern.count(ONE_LEVEL) > TRIE_ONE_LEVELS_MAX
         or REST in pattern[:-1]
     )
 
@@ -82,14 +83,22 @@ def is_complex(pattern: Words) -> bool:
 class Block:
     """States of patterns as bits of integers.
 
-    A pattern of n words has n + 1 bits in a row. Bit i is set while its first i words match what
+    A pattern of n levels has n + 1 bits in a row. Bit i is set while its first i levels match what
     was read of the message; the last bit says that all of it matches.
 
     Attributes:
         size: bits in use.
     """
 
-    __slots__ = ("_by_word", "_ends", "_literal_starts", "_one_words", "_rests", "_starts", "size")
+    __slots__ = (
+        "_by_level",
+        "_ends",
+        "_literal_starts",
+        "_one_levels",
+        "_rests",
+        "_starts",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.size = 0
@@ -97,22 +106,22 @@ class Block:
         self._literal_starts = 0  # of patterns without a leading wildcard
         self._ends = 0
         self._rests = 0  # before a REST: the state stays
-        self._one_words = 0
-        self._by_word: dict[str, int] = {}
+        self._one_levels = 0
+        self._by_level: dict[str, int] = {}
 
-    def add(self, pattern: Words) -> int:
+    def add(self, pattern: Address) -> int:
         """Take a pattern in its normal form. Returns its last bit's number."""
         bit = 1 << self.size
         self._starts |= bit
-        if pattern[0] not in (ONE_WORD, REST):
+        if pattern[0] not in (ONE_LEVEL, REST):
             self._literal_starts |= bit
-        for word in pattern:
-            if word == REST:
+        for level in pattern:
+            if level == REST:
                 self._rests |= bit
-            elif word == ONE_WORD:
-                self._one_words |= bit
+            elif level == ONE_LEVEL:
+                self._one_levels |= bit
             else:
-                self._by_word[word] = self._by_word.get(word, 0) | bit
+                self._by_level[level] = self._by_level.get(level, 0) | bit
             bit <<= 1
         self._ends |= bit
         self.size += len(pattern) + 1
@@ -122,14 +131,14 @@ class Block:
         """The pattern whose last bit this is matches nothing any more; its bits stay in use."""
         self._ends &= ~(1 << end)
 
-    def match(self, words: Words) -> int:
+    def match(self, address: Address) -> int:
         """The last bits of all patterns that match, as an integer."""
-        rests, one_words, by_word = self._rests, self._one_words, self._by_word
-        state = self._literal_starts if words[0].startswith("$") else self._starts
-        state |= (state & rests) << 1  # a REST may be no word
-        for word in words:
+        rests, one_levels, by_level = self._rests, self._one_levels, self._by_level
+        state = self._literal_starts if address[0].startswith("$") else self._starts
+        state |= (state & rests) << 1  # a REST may be no level
+        for level in address:
             stay = state & rests
-            state = (state & (one_words | by_word.get(word, 0))) << 1 | stay
+            state = (state & (one_levels | by_level.get(level, 0))) << 1 | stay
             if not state:
                 return 0
             state |= (state & rests) << 1
@@ -137,7 +146,7 @@ class Block:
 
 
 class Node(Generic[Target]):
-    """A place in the trie: what ends here, and what goes on by the next word of the pattern.
+    """A place in the trie: what ends here, and what goes on by the next level of the pattern.
 
     Nearly every node has one target and no children, or children and no target. The former is no
     node at all: its parent has the target in its place. A node's targets are kept as what they are,
@@ -152,34 +161,34 @@ class Node(Generic[Target]):
         self._only = only  # the target, while there is but one
         self._targets: dict[Target, None] | None = None  # a set that keeps its order
 
-    def child(self, word: str) -> Node[Target] | Target | None:
-        """Where patterns go on with this word, or the one target of the pattern that ends so."""
-        return None if self.children is None else self.children.get(word)
+    def child(self, level: str) -> Node[Target] | Target | None:
+        """Where patterns go on with this level, or the one target of the pattern that ends so."""
+        return None if self.children is None else self.children.get(level)
 
-    def grow(self, word: str) -> Node[Target]:
-        """The node that goes on with this word, made if there is none."""
+    def grow(self, level: str) -> Node[Target]:
+        """The node that goes on with this level, made if there is none."""
         if self.children is None:
             self.children = {}
-        child = self.children.get(word)
+        child = self.children.get(level)
         if not isinstance(child, Node):
-            child = self.children[word] = Node(child)
+            child = self.children[level] = Node(child)
         return child
 
-    def put(self, word: str, target: Target) -> bool:
-        """Add the target of a pattern that ends with this word. Returns False if it was there."""
+    def put(self, level: str, target: Target) -> bool:
+        """Add the target of a pattern that ends with this level. Returns False if it was there."""
         children = self.children
         if children is None:
             children = self.children = {}
-        child = children.get(word)
+        child = children.get(level)
         if child is None:
-            children[word] = target
+            children[level] = target
             return True
-        return child != target and self.grow(word).add(target)
+        return child != target and self.grow(level).add(target)
 
-    def cut(self, word: str) -> None:
-        """No pattern goes on with this word any more."""
+    def cut(self, level: str) -> None:
+        """No pattern goes on with this level any more."""
         assert self.children is not None
-        del self.children[word]
+        del self.children[level]
         if not self.children:
             self.children = None
 
@@ -232,22 +241,22 @@ class Trie(Generic[Target]):
         """Whether there is no pattern."""
         return self._root.is_empty
 
-    def add(self, pattern: Words, target: Target) -> bool:
+    def add(self, pattern: Address, target: Target) -> bool:
         """Returns False if it was there already."""
         node = self._root
-        for word in pattern[:-1]:
-            node = node.grow(word)
+        for level in pattern[:-1]:
+            node = node.grow(level)
         return node.put(pattern[-1], target)
 
-    def add_word(self, word: str, target: Target) -> bool:
-        """`add` for a pattern of one word."""
-        return self._root.put(word, target)
+    def add_level(self, level: str, target: Target) -> bool:
+        """`add` for a pattern of one level."""
+        return self._root.put(level, target)
 
-    def remove(self, pattern: Words, target: Target) -> bool:
+    def remove(self, pattern: Address, target: Target) -> bool:
         """Returns False if it was not there. Empty nodes go with it."""
         path: list[Node[Target]] = [self._root]
-        for word in pattern[:-1]:
-            child = path[-1].child(word)
+        for level in pattern[:-1]:
+            child = path[-1].child(level)
             if not isinstance(child, Node):
                 return False
             path.append(child)
@@ -260,28 +269,28 @@ class Trie(Generic[Target]):
             path[-1].cut(pattern[-1])
         else:
             return False
-        for parent, node, word in reversed(list(zip(path, path[1:], pattern, strict=False))):
+        for parent, node, level in reversed(list(zip(path, path[1:], pattern, strict=False))):
             if not node.is_empty:
                 break
-            parent.cut(word)
+            parent.cut(level)
         return True
 
-    def match(self, words: Words) -> Iterator[Target]:
+    def match(self, address: Address) -> Iterator[Target]:
         """Targets of every pattern that matches; a target once for each such pattern."""
         ends: list[Node[Target] | Target | None] = []
         nodes = [self._root]
-        wildcards = not words[0].startswith("$")  # a leading one hides from such topics
-        last = len(words) - 1
-        for at, word in enumerate(words):
+        wildcards = not address[0].startswith("$")  # a leading one hides from such topics
+        last = len(address) - 1
+        for at, level in enumerate(address):
             reached: list[Node[Target]] = []
             for node in nodes:
                 children = node.children
                 if children is None:
                     continue
-                found = [children.get(word)]
+                found = [children.get(level)]
                 if wildcards:
                     ends.append(children.get(REST))
-                    found.append(children.get(ONE_WORD))
+                    found.append(children.get(ONE_LEVEL))
                 for child in found:
                     if isinstance(child, Node):
                         reached.append(child)
@@ -306,11 +315,11 @@ class _PatternBlock(Generic[Target]):
 
     def __init__(self) -> None:
         self.bits = Block()
-        self.by_end: dict[int, tuple[Words, Node[Target]]] = {}
+        self.by_end: dict[int, tuple[Address, Node[Target]]] = {}
         self.live = 0
         """Bits of patterns that were not removed."""
 
-    def add(self, pattern: Words, targets: Node[Target]) -> int:
+    def add(self, pattern: Address, targets: Node[Target]) -> int:
         """Returns the pattern's last bit."""
         end = self.bits.add(pattern)
         self.by_end[end] = pattern, targets
@@ -319,26 +328,26 @@ class _PatternBlock(Generic[Target]):
 
 
 class Patterns(Generic[Target]):
-    """Patterns, of a word at least, and their targets. The same target under the same pattern, in
+    """Patterns, of a level at least, and their targets. The same target under the same pattern, in
     its normal form, counts once.
 
     Attributes:
-        complex_words: words of the patterns in blocks. A match passes over all of them for each
-            word of its message, at about 3 us for 2,000 of them and eight words.
+        complex_levels: levels of the patterns in blocks. A match passes over all of them for each
+            level of its message, at about 3 us for 2,000 of them and eight levels.
     """
 
     def __init__(self) -> None:
-        self.complex_words = 0
+        self.complex_levels = 0
         self._trie: Trie[Target] = Trie()
         self._blocks: list[_PatternBlock[Target]] = []
-        self._places: dict[Words, tuple[_PatternBlock[Target], int]] = {}
+        self._places: dict[Address, tuple[_PatternBlock[Target], int]] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no pattern."""
         return not self._places and self._trie.is_empty
 
-    def add(self, pattern: Words, target: Target) -> bool:
+    def add(self, pattern: Address, target: Target) -> bool:
         """Returns False if it was there already."""
         if is_exact(pattern):  # as nearly all are
             return self._trie.add(pattern, target)
@@ -348,22 +357,22 @@ class Patterns(Generic[Target]):
         place = self._places.get(pattern)
         if place is not None:
             return place[0].by_end[place[1]][1].add(target)
-        self.complex_words += len(pattern)
+        self.complex_levels += len(pattern)
         self._place(pattern, Node(target))
         return True
 
-    def add_word(self, word: str, target: Target) -> bool:
-        """`add` for the pattern of one word, no wildcard."""
-        return self._trie.add_word(word, target)
+    def add_level(self, level: str, target: Target) -> bool:
+        """`add` for the pattern of one level, no wildcard."""
+        return self._trie.add_level(level, target)
 
-    def _place(self, pattern: Words, targets: Node[Target]) -> None:
+    def _place(self, pattern: Address, targets: Node[Target]) -> None:
         block = self._blocks[-1] if self._blocks else None
         if block is None or block.bits.size + len(pattern) >= BLOCK_BITS:
             block = _PatternBlock()
             self._blocks.append(block)
         self._places[pattern] = block, block.add(pattern, targets)
 
-    def remove(self, pattern: Words, target: Target) -> bool:
+    def remove(self, pattern: Address, target: Target) -> bool:
         """Returns False if it was not there."""
         pattern = normal_form(pattern)
         if not is_complex(pattern):
@@ -376,7 +385,7 @@ class Patterns(Generic[Target]):
         if not targets.remove(target):
             return False
         if targets.is_empty:
-            self.complex_words -= len(pattern)
+            self.complex_levels -= len(pattern)
             del self._places[pattern], block.by_end[end]
             block.bits.remove(end)
             block.live -= len(pattern) + 1
@@ -386,11 +395,11 @@ class Patterns(Generic[Target]):
                     self._place(left, its_targets)
         return True
 
-    def match(self, words: Words) -> Iterator[Target]:
+    def match(self, address: Address) -> Iterator[Target]:
         """Targets of every pattern that matches; a target once for each such pattern."""
-        yield from self._trie.match(words)
+        yield from self._trie.match(address)
         for block in self._blocks:
-            found = block.bits.match(words)
+            found = block.bits.match(address)
             while found:
                 end = found.bit_length() - 1
                 found ^= 1 << end

@@ -1,7 +1,7 @@
 """Which queues and live subscribers a message goes to, for all protocols.
 
-Theory. A message has words: its topic, then the words of its tag (`a.b` is `a`, `b`; an absent
-tag has none). A subscription is a pattern of words with `ONE_WORD` and `REST`. `patterns.py`
+Theory. A message has levels: its topic, then the levels of its tag (`a.b` is `a`, `b`; an absent
+tag has none). A subscription is a pattern of levels with `ONE_LEVEL` and `REST`. `patterns.py`
 answers "who matches these words" in time that does not grow with the number of subscriptions.
 
 The answer for each distinct (topic, tag) is kept as a `Route` and patched:
@@ -10,7 +10,7 @@ The answer for each distinct (topic, tag) is kept as a `Route` and patched:
   follows from them is made when the Route is next used.
 * A wildcard change is written to a short journal; each Route replays what it has not seen when it
   is next used. So ten thousand subscribing clients do not rebuild each other's routes.
-* A Route that fell far behind (`JOURNAL_MAX`, `REPLAY_WORDS_MAX`) is matched anew.
+* A Route that fell far behind (`JOURNAL_MAX`, `REPLAY_LEVELS_MAX`) is matched anew.
 
 A target may be reached by several patterns (an AMQP queue with two bindings); it gets the message
 once, so Routes count how many patterns reach each target.
@@ -34,7 +34,7 @@ from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.kernels.routes import RouteEnd, RouterEnd
 from polymq.broker.names import ROOT_EXCHANGE
-from polymq.broker.port.values import Words
+from polymq.broker.port.values import Address
 from polymq.broker.routing.patterns import Patterns, is_complex, is_exact, matches, normal_form
 
 ROUTES_MAX: Final = 100_000
@@ -42,20 +42,20 @@ ROUTES_MAX: Final = 100_000
 JOURNAL_MAX: Final = 4096
 """Wildcard changes that a Route can replay before matching anew is cheaper."""
 
-REPLAY_WORDS_MAX: Final = 16_384
+REPLAY_LEVELS_MAX: Final = 16_384
 """Words that a Route looks at to replay changes: 5 ms. Beyond that it is matched anew."""
-COMPLEX_WORDS_MAX: Final = 500_000
-"""See `Limits.complex_words_max`."""
+COMPLEX_LEVELS_MAX: Final = 500_000
+"""See `Limits.complex_levels_max`."""
 STALE: Final = -1
 """For the number of changes that a Route knows: it has to be brought up to date in any case."""
-_EVERY_PATTERN: Final[Words] = ()
+_EVERY_PATTERN: Final[Address] = ()
 """In the journal: a target was forgotten. No message and no pattern is without a word."""
 
 Target = TypeVar("Target")
 
 
-def words_of(topic: str, tag: str | None) -> Words:
-    """The words of a message."""
+def address_of(topic: str, tag: str | None) -> Address:
+    """The levels of a message."""
     return (topic,) if tag is None else (topic, *tag.split("."))
 
 
@@ -71,11 +71,11 @@ class CachedRoute(RouteEnd, Generic[Target]):
         evicted: the cache let it go: it is no longer patched, and nobody may use it.
     """
 
-    __slots__ = ("counted", "counts", "words")
+    __slots__ = ("address", "counted", "counts")
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, address: Address) -> None:
         super().__init__()
-        self.words = words
+        self.address = address
         self.counted = STALE
         self.counts: dict[Target, int] = {}
 
@@ -98,43 +98,43 @@ class Router(RouterEnd, Generic[Target, R]):
     """All patterns with the cache of routes.
 
     Args:
-        new_route: makes the (subclass of) `CachedRoute` for a message's words.
+        new_route: makes the (subclass of) `CachedRoute` for a message's levels.
     """
 
     def __init__(
         self,
-        new_route: Callable[[Words], R],
+        new_route: Callable[[Address], R],
         *,
         routes_max: int = ROUTES_MAX,
-        complex_words_max: int = COMPLEX_WORDS_MAX,
+        complex_levels_max: int = COMPLEX_LEVELS_MAX,
     ) -> None:
         super().__init__()
         self.patterns: Patterns[Target] = Patterns()
         """Those of no exchange: of subscriptions, and of queues by their names."""
-        self.complex_words = 0
-        """See `Patterns.complex_words`: of all together."""
+        self.complex_levels = 0
+        """See `Patterns.complex_levels`: of all together."""
         self._of_exchanges: dict[str, Patterns[Target]] = {}
         self.forgotten: set[Target] = set()
         """Targets that were forgotten, and are not swept out of all patterns yet."""
-        self._routes: BoundedCache[Words, R] = BoundedCache(routes_max)
-        self._journal: list[tuple[bool, Words, Target]] = []  # the latest wildcard changes
+        self._routes: BoundedCache[Address, R] = BoundedCache(routes_max)
+        self._journal: list[tuple[bool, Address, Target]] = []  # the latest wildcard changes
         self._journal_start = 0  # how many there were before those
         self._new_route = new_route
-        self._complex_words_max = complex_words_max
+        self._complex_levels_max = complex_levels_max
 
-    def check_room(self, pattern: Words) -> None:
-        """Raises Refused: LIMIT: patterns that are costly to match have too many words in all."""
-        words = normal_form(pattern)
-        if not is_complex(words):
+    def check_room(self, pattern: Address) -> None:
+        """Raises Refused: LIMIT: patterns that are costly to match have too many levels in all."""
+        address = normal_form(pattern)
+        if not is_complex(address):
             return
-        if self.complex_words + len(words) > self._complex_words_max:
+        if self.complex_levels + len(address) > self._complex_levels_max:
             raise Refused(
                 Reason.LIMIT,
-                f"the patterns with many wildcards have {self._complex_words_max} words, which is "
-                "the limit: use a '#' only at the end, and at most three '*' or '+'",
+                f"the patterns with many wildcards have {self._complex_levels_max} levels, which "
+                "is the limit: use a '#' only at the end, and at most three '*' or '+'",
             )
 
-    def subscribe(self, pattern: Words, target: Target, exchange: str = "") -> bool:
+    def subscribe(self, pattern: Address, target: Target, exchange: str = "") -> bool:
         """From now on, messages that match go to the target too. Returns False if they did.
 
         Args:
@@ -145,29 +145,29 @@ class Router(RouterEnd, Generic[Target, R]):
         if exchange:
             patterns = self._of_exchanges.setdefault(exchange, Patterns())
         elif len(pattern) == 1 and is_exact(pattern):  # a hundred thousand queues by their names
-            added = patterns.add_word(pattern[0], target)
+            added = patterns.add_level(pattern[0], target)
             if added and self._routes:
                 self._note(True, pattern, target)
             return added
-        before = patterns.complex_words
+        before = patterns.complex_levels
         added = patterns.add(pattern, target)
-        self.complex_words += patterns.complex_words - before
+        self.complex_levels += patterns.complex_levels - before
         if added:
             self._note(True, pattern, target)
         return added
 
-    def unsubscribe(self, pattern: Words, target: Target, exchange: str = "") -> None:
+    def unsubscribe(self, pattern: Address, target: Target, exchange: str = "") -> None:
         """Undo a subscribe; nothing if there was none."""
         if self._remove(pattern, target, exchange):
             self._note(False, pattern, target)
 
-    def _remove(self, pattern: Words, target: Target, exchange: str) -> bool:
+    def _remove(self, pattern: Address, target: Target, exchange: str) -> bool:
         patterns = self._of_exchanges.get(exchange) if exchange else self.patterns
         if patterns is None:
             return False
-        before = patterns.complex_words
+        before = patterns.complex_levels
         removed = patterns.remove(pattern, target)
-        self.complex_words += patterns.complex_words - before
+        self.complex_levels += patterns.complex_levels - before
         if patterns.is_empty and exchange:
             del self._of_exchanges[exchange]
         return removed
@@ -177,7 +177,7 @@ class Router(RouterEnd, Generic[Target, R]):
         for exchange in exchanges:
             patterns = self._of_exchanges.pop(exchange, None)
             if patterns is not None:
-                self.complex_words -= patterns.complex_words
+                self.complex_levels -= patterns.complex_levels
         self.forget_topics(exchanges)
 
     def forget_target(self, target: Target) -> None:
@@ -186,7 +186,7 @@ class Router(RouterEnd, Generic[Target, R]):
         self.forgotten.add(target)
         self._note(False, _EVERY_PATTERN, target)
 
-    def sweep(self, pattern: Words, target: Target, exchange: str) -> None:
+    def sweep(self, pattern: Address, target: Target, exchange: str) -> None:
         """Take a target that was forgotten out of one pattern."""
         self._remove(pattern, target, exchange)
 
@@ -194,21 +194,21 @@ class Router(RouterEnd, Generic[Target, R]):
         """It is among no patterns any more."""
         self.forgotten.discard(target)
 
-    def match(self, words: Words) -> set[Target]:
+    def match(self, address: Address) -> set[Target]:
         """The targets, without the cache."""
-        return set(self._matching(words))
+        return set(self._matching(address))
 
-    def match_at(self, exchange: str, words: Words) -> Iterator[Target]:
+    def match_at(self, exchange: str, address: Address) -> Iterator[Target]:
         """The targets that are bound to an exchange, once for each pattern that reaches them."""
         patterns = self._of_exchanges.get(exchange)
-        return iter(()) if patterns is None else self._there(patterns.match(words))
+        return iter(()) if patterns is None else self._there(patterns.match(address))
 
-    def _matching(self, words: Words) -> Iterator[Target]:
+    def _matching(self, address: Address) -> Iterator[Target]:
         """All targets, once for each pattern that reaches them."""
-        found = [self.patterns.match(words)]
-        for exchange in dict.fromkeys((ROOT_EXCHANGE, words[0])):
+        found = [self.patterns.match(address)]
+        for exchange in dict.fromkeys((ROOT_EXCHANGE, address[0])):
             if exchange in self._of_exchanges:
-                found.append(self._of_exchanges[exchange].match(words))
+                found.append(self._of_exchanges[exchange].match(address))
         return self._there(chain.from_iterable(found))
 
     def _there(self, targets: Iterator[Target]) -> Iterator[Target]:
@@ -216,22 +216,22 @@ class Router(RouterEnd, Generic[Target, R]):
         gone = self.forgotten
         return (target for target in targets if target not in gone) if gone else targets
 
-    def route(self, words: Words) -> R:
-        """The route of these words, up to date."""
-        route = self._routes.get(words)
+    def route(self, address: Address) -> R:
+        """The route of these levels, up to date."""
+        route = self._routes.get(address)
         if route is None or route.evicted:
-            route = self._new_route(words)
+            route = self._new_route(address)
             self._build(route)
-            evicted = self._routes.add(words, route)
+            evicted = self._routes.add(address, route)
             if evicted is not None:
                 evicted.evicted = True
         else:
             self.refresh(route)
         return route
 
-    def forget(self, words: Words) -> None:
+    def forget(self, address: Address) -> None:
         """Drop a route from the cache (its topic was deleted)."""
-        route = self._routes.pop(words, None)
+        route = self._routes.pop(address, None)
         if route is not None:
             route.evicted = True
 
@@ -239,8 +239,8 @@ class Router(RouterEnd, Generic[Target, R]):
         """No route of these topics may be used any more. They stay in the cache until their place
         is needed: to take out a hundred thousand would stop the loop. Walks the cache: for
         deletions only."""
-        for words, route in self._routes.items():
-            if words[0] in topics:
+        for address, route in self._routes.items():
+            if address[0] in topics:
                 route.evicted = True
 
     def forget_all(self) -> None:
@@ -253,15 +253,15 @@ class Router(RouterEnd, Generic[Target, R]):
         if route.version == self.version:
             return
         unseen = self._journal[max(0, route.counted - self._journal_start) :]
-        cost = sum(len(pattern) for _, pattern, _ in unseen) + len(unseen) * len(route.words)
-        if route.counted < self._journal_start or cost > REPLAY_WORDS_MAX:
+        cost = sum(len(pattern) for _, pattern, _ in unseen) + len(unseen) * len(route.address)
+        if route.counted < self._journal_start or cost > REPLAY_LEVELS_MAX:
             self._build(route)
             return
         changed = route.version == STALE
         for added, pattern, target in unseen:
             if pattern is _EVERY_PATTERN:
                 changed = route.counts.pop(target, None) is not None or changed
-            elif matches(pattern, route.words):
+            elif matches(pattern, route.address):
                 _count(route.counts, target, added)
                 changed = True
         route.counted = route.version = self.version
@@ -269,11 +269,11 @@ class Router(RouterEnd, Generic[Target, R]):
             route.targets_changed()
 
     def _build(self, route: R) -> None:
-        route.counts = dict(Counter(self._matching(route.words)))
+        route.counts = dict(Counter(self._matching(route.address)))
         route.counted = route.version = self.version
         route.targets_changed()
 
-    def _note(self, added: bool, pattern: Words, target: Target) -> None:
+    def _note(self, added: bool, pattern: Address, target: Target) -> None:
         if pattern is not _EVERY_PATTERN and is_exact(pattern):
             route = self._routes.get(pattern)
             if route is None:

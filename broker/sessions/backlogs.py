@@ -496,7 +496,7 @@ class SessionBacklogs:
         assert subscription is not None
         connected = subscription.hold is not None
         number = self._core.take_number()
-        op = {"op": "split", "s": session.number, "w": list(subscription.words)}
+        op = {"op": "split", "s": session.number, "w": list(subscription.address)}
         self._core.journal.write({**op, "g": number, "o": offset})
         if connected:
             assert subscription.group is not None
@@ -533,7 +533,7 @@ def _waiting(session: MqttSession) -> list[tuple[SessionGroup, int]]:
 
 def _positions_of(entries: bytes) -> array[int]:
     """The positions in the log that private entries say."""
-    words = array("Q", entries)[::_WORDS_OF_ENTRY]
+    address = array("Q", entries)[::_WORDS_OF_ENTRY]
     if sys.byteorder == "little":
-        words.byteswap()
-    return words
+        address.byteswap()
+    return address

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 
 
 class Owed:
@@ -43,15 +43,15 @@ class Owed:
 
     __slots__ = ("at", "interrupted", "reached", "since")
 
-    def __init__(self, since: Position, at: Words | None = None) -> None:
+    def __init__(self, since: Position, at: Address | None = None) -> None:
         self.since = since
         self.at = at
         self.reached = at
         self.interrupted = False
 
-    def move(self, words: Words) -> None:
+    def move(self, address: Address) -> None:
         """The log says that the message of this name is in flight."""
-        self.at = self.reached = words
+        self.at = self.reached = address
 
     def row(self) -> list[Any]:
         """As a session's row has it."""

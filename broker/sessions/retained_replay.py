@@ -27,7 +27,7 @@ from polymq.broker.durability import FLUSHED, Durability
 from polymq.broker.errors import Refused
 from polymq.broker.kernels.delivery import publish_qos
 from polymq.broker.messages.kernels.record_run import RecordRun
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.topics.retained import Retained, origin_of, position_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RetainedReplays:
         subscription that is owed what matches, this says that the time has come."""
         if session.replay is None:
             session.replay = RetainedReplay(self, session)
-        session.replay.add(subscription.words, since)
+        session.replay.add(subscription.address, since)
 
     def take_turns(self, replay: RetainedReplay) -> None:
         """It has something to do."""
@@ -94,19 +94,19 @@ class _Found:
 
     Attributes:
         owed: what it is part of; None where the walk ends with its connection.
-        words, entry: of a message.
+        address, entry: of a message.
         records: the message, if it could be read.
         is_read: that was tried, or there is nothing to read.
     """
 
-    __slots__ = ("entry", "is_read", "owed", "records", "subscription", "words")
+    __slots__ = ("address", "entry", "is_read", "owed", "records", "subscription")
 
     def __init__(
-        self, subscription: Subscription, owed: Owed | None, words: Words, entry: bytes
+        self, subscription: Subscription, owed: Owed | None, address: Address, entry: bytes
     ) -> None:
         self.subscription = subscription
         self.owed = owed
-        self.words = words
+        self.address = address
         self.entry = entry
         self.records: bytes | None = None
         self.is_read = not entry
@@ -125,22 +125,22 @@ class RetainedReplay:
         self._core = replays.core
         self._session = session
         self._connection = session.connection_number
-        self._filters: deque[Words] = deque()  # that wait for their turn
-        self._since_when: dict[Words, Position] = {}  # what they match comes by itself
+        self._filters: deque[Address] = deque()  # that wait for their turn
+        self._since_when: dict[Address, Position] = {}  # what they match comes by itself
         self._subscription: Subscription | None = None  # whose turn it is
         self._owed: Owed | None = None  # what it is owed; None: its walk ends with the connection
         self._since = Position(0)
-        self._matches: Iterator[tuple[Words, bytes] | None] = iter(())
+        self._matches: Iterator[tuple[Address, bytes] | None] = iter(())
         self._on_their_way = 0
         self._next: deque[_Found] = deque()  # what is owed and on its way, in order
         self._refused = False  # the log took nothing; it will be asked again
         self.has_turn = False
 
-    def add(self, words: Words, since: Position) -> None:
+    def add(self, address: Address, since: Position) -> None:
         """One filter more, behind the others."""
-        if words not in self._since_when:
-            self._filters.append(words)
-        self._since_when[words] = since
+        if address not in self._since_when:
+            self._filters.append(address)
+        self._since_when[address] = since
         self.ready()
 
     def ready(self) -> None:
@@ -171,9 +171,9 @@ class RetainedReplay:
 
     def _begin_next(self) -> None:
         """The next filter's turn, if anything is to be done for it."""
-        words = self._filters.popleft()
-        since = self._since_when.pop(words)
-        subscription = self._session.subscriptions.get(words)
+        address = self._filters.popleft()
+        since = self._since_when.pop(address)
+        subscription = self._session.subscriptions.get(address)
         if subscription is None:
             return
         owed, behind = subscription.owed, None
@@ -182,7 +182,7 @@ class RetainedReplay:
         elif subscription.durable and subscription.qos:
             return  # there was nothing, or it got all of it
         self._subscription, self._owed, self._since = subscription, owed, since
-        self._matches = self._replays.retained.match(words, behind)
+        self._matches = self._replays.retained.match(address, behind)
 
     def _look(self) -> int:
         """Look at the next message. Returns what that costs."""
@@ -206,7 +206,7 @@ class RetainedReplay:
                 self._next.append(found)
             self._core.commits.when(
                 position_of(found.entry) + 1,
-                self._visible_at(found.words[0]),
+                self._visible_at(found.address[0]),
                 self._read,
                 found,
                 urgent=False,
@@ -226,7 +226,7 @@ class RetainedReplay:
     def _wants(self, subscription: Subscription, owed: Owed | None) -> bool:
         """Whether the client is there, and has neither unsubscribed nor, where something is owed,
         subscribed again."""
-        found = self._session.subscriptions.get(subscription.words)
+        found = self._session.subscriptions.get(subscription.address)
         return found is subscription and found.owed is owed and not self._is_over()
 
     def _visible_at(self, topic: str) -> Durability:
@@ -282,9 +282,9 @@ class RetainedReplay:
         records = found.records or b""  # one message, or none if it can not be read
         for run in self._core.metas.plain_runs(records, 0, len(records))[0]:
             if owed is None or not owed.interrupted or self._waited(subscription, run):
-                self._session.send_retained(subscription, run, found.words, found.entry)
+                self._session.send_retained(subscription, run, found.address, found.entry)
         if owed is not None:
-            owed.reached = found.words
+            owed.reached = found.address
 
     def _waited(self, subscription: Subscription, run: RecordRun) -> bool:
         """Whether a message that an earlier connection was owed has waited for this one."""

@@ -32,7 +32,7 @@ from polymq.broker.kernels.path import Committed
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.message import Delivery
 from polymq.broker.messages.unacked import Unacked
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Hold, Queue
 from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup
@@ -56,6 +56,7 @@ class Subscription(LiveEnd):
     """One filter of one session: the consumer of its group, or a live target."""
 
     __slots__ = (
+        "address",
         "away_end",
         "group",
         "hold",
@@ -64,14 +65,13 @@ class Subscription(LiveEnd):
         "owed",
         "queued_end",
         "queued_qos",
-        "words",
     )
 
-    def __init__(self, session: MqttSession, words: Words, qos: int) -> None:
+    def __init__(self, session: MqttSession, address: Address, qos: int) -> None:
         super().__init__(session, qos)
         self.session: MqttSession = session
         self.queue: Queue | None = None
-        self.words = words
+        self.address = address
         self.group: SessionGroup | None = None
         self.hold: Hold | None = None
         """Its place in the group while the client is connected."""
@@ -195,13 +195,13 @@ class Subscription(LiveEnd):
 class Guard(Protocol):
     """Whose rights a session's subscriptions need (`admission/permitted_sessions.py`)."""
 
-    def may_read(self, words: Words) -> bool:
+    def may_read(self, address: Address) -> bool:
         """Whether everything that the filter matches may be read."""
 
-    def check_subscribe(self, session: MqttSession, words: Words) -> None:
+    def check_subscribe(self, session: MqttSession, address: Address) -> None:
         """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
 
-    def end_forbidden(self, session: MqttSession, words: Words) -> bool:
+    def end_forbidden(self, session: MqttSession, address: Address) -> bool:
         """End a subscription that is not allowed any more. Returns whether it was one. Raises
         Refused: the log takes nothing."""
 
@@ -235,7 +235,7 @@ class MqttSession(SessionEnd):
         yet, or sessions do not expire."""
         self.connection_number = 0
         """Counts the connections: what was meant for an earlier one is not sent to this."""
-        self.subscriptions: dict[Words, Subscription] = {}
+        self.subscriptions: dict[Address, Subscription] = {}
         self.inbound: set[int] = set()
         """Packet ids of QoS 2 messages that were taken and not yet released."""
         self._looking = False
@@ -303,7 +303,7 @@ class MqttSession(SessionEnd):
         self._send_when_assigned(position, run, qos, tag, redelivered, retain=False)
 
     def send_retained(
-        self, subscription: Subscription, run: RecordRun, words: Words, entry: bytes
+        self, subscription: Subscription, run: RecordRun, address: Address, entry: bytes
     ) -> None:
         """Send a retained message, a run of one, whose place in the log is `entry`. Of what is owed
         to the subscription, it is the next one.
@@ -324,7 +324,7 @@ class MqttSession(SessionEnd):
         position, size, _ = ENTRY.unpack(entry)
         op = {"op": "assign", "s": self.number, "t": tag, "g": 0, "o": position, "z": size}
         if subscription.owed is not None and subscription.group is not None:
-            op |= {"r": subscription.group.number, "k": list(words)}
+            op |= {"r": subscription.group.number, "k": list(address)}
         position = self.core.journal.write({**op, "n": 1, "q": qos})
         self._send_when_assigned(position, run, qos, tag, duplicate=False, retain=True)
 
@@ -509,12 +509,12 @@ class MqttSession(SessionEnd):
 
     def keep(self, subscription: Subscription) -> None:
         """A subscription that is new: from now on it is one of the session's."""
-        self.subscriptions[subscription.words] = subscription
+        self.subscriptions[subscription.address] = subscription
         self.sessions.count_subscriptions(self.principal, 1)
 
-    def forget(self, words: Words) -> Subscription | None:
+    def forget(self, address: Address) -> Subscription | None:
         """The subscription is none any more; returns it, if there was one."""
-        found = self.subscriptions.pop(words, None)
+        found = self.subscriptions.pop(address, None)
         if found is not None:
             self.sessions.count_subscriptions(self.principal, -1)
         return found
@@ -526,20 +526,20 @@ class MqttSession(SessionEnd):
             self.sessions.count_subscriptions(self.principal, -len(found))
         return found.values()
 
-    def subscribe(self, words: Words, qos: int) -> Position:
+    def subscribe(self, address: Address, qos: int) -> Position:
         """See `port.Session`."""
         if self.guard is not None:
-            self.guard.check_subscribe(self, words)
-        return self.sessions.subscribe(self, words, qos)
+            self.guard.check_subscribe(self, address)
+        return self.sessions.subscribe(self, address, qos)
 
-    def unsubscribe(self, words: Words) -> Position:
+    def unsubscribe(self, address: Address) -> Position:
         """See `port.Session`. What the user may not read any more is not sent again, either."""
-        forget = self.guard is not None and not self.guard.may_read(words)
-        return self.sessions.unsubscribe(self, words, forget=forget)
+        forget = self.guard is not None and not self.guard.may_read(address)
+        return self.sessions.unsubscribe(self, address, forget=forget)
 
-    def replay_retained(self, words: Words, since: Position) -> None:
+    def replay_retained(self, address: Address, since: Position) -> None:
         """See `port.Session`."""
-        subscription = self.subscriptions.get(words)
+        subscription = self.subscriptions.get(address)
         if subscription is not None:
             self.sessions.replay_retained(self, subscription, since)
 
@@ -547,7 +547,7 @@ class MqttSession(SessionEnd):
         """A durable subscription takes the place of this live one, which gives what it has."""
         if self.link is None:
             return
-        self.sessions.topics.router.unsubscribe(subscription.words, subscription)
+        self.sessions.topics.router.unsubscribe(subscription.address, subscription)
         self._retired.append(subscription)
         if len(self._retired) > RETIRED_MAX:
             self._retired.pop(0).detach()
@@ -567,11 +567,11 @@ class MqttSession(SessionEnd):
         """
         guard, before = self.guard, self.unacked.next_tag
         if guard is not None:
-            for words in list(self.subscriptions):
+            for address in list(self.subscriptions):
                 if self.link is None or connection_number != self.connection_number:
                     return
                 try:
-                    ended = guard.end_forbidden(self, words)
+                    ended = guard.end_forbidden(self, address)
                 except Refused:
                     self.link.expelled("the log does not take the end of its subscriptions")
                     return
@@ -596,7 +596,7 @@ class MqttSession(SessionEnd):
                 if not self.sessions.settings.keeps_qos_0:
                     subscription.away_end = subscription.group.queue.visible
         else:
-            self.sessions.topics.router.subscribe(subscription.words, subscription)
+            self.sessions.topics.router.subscribe(subscription.address, subscription)
 
     def disconnect(self) -> None:
         """See `port.Session`."""
@@ -614,7 +614,7 @@ class MqttSession(SessionEnd):
             return
         for subscription in self.subscriptions.values():
             if not subscription.durable:
-                self.sessions.topics.router.unsubscribe(subscription.words, subscription)
+                self.sessions.topics.router.unsubscribe(subscription.address, subscription)
             subscription.detach()
 
 

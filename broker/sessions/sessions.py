@@ -20,7 +20,7 @@ from polymq.broker.moves.moves import QOS2_PROPERTY
 from polymq.broker.pacing.sweeping import Sweeper
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.sessions import Session, SessionLink
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.queue import Queue
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.sessions.backlogs import SessionBacklogs
@@ -222,68 +222,70 @@ class Sessions:
 
     # --- subscribing ----------------------------------------------------------------------
 
-    def subscribe(self, session: MqttSession, words: Words, qos: int) -> Position:
+    def subscribe(self, session: MqttSession, address: Address, qos: int) -> Position:
         """See `port.Session.subscribe`."""
         limit = self.core.limits.subscriptions_per_session_max
-        if words not in session.subscriptions and len(session.subscriptions) >= limit:
+        if address not in session.subscriptions and len(session.subscriptions) >= limit:
             raise Refused(Reason.LIMIT, f"a session has at most {limit} subscriptions")
-        if words not in session.subscriptions:
-            self.topics.router.check_room(words)
+        if address not in session.subscriptions:
+            self.topics.router.check_room(address)
         if session.clean:
-            existing = session.subscriptions.get(words)
+            existing = session.subscriptions.get(address)
             if existing is not None:
                 existing.qos = qos
             else:
-                subscription = Subscription(session, words, qos)
+                subscription = Subscription(session, address, qos)
                 session.keep(subscription)
                 session.attach(subscription)
             return self.core.end()
         self.core.check_writable()
-        existing = session.subscriptions.get(words)
-        op: Op = {"op": "sub+", "s": session.number, "w": list(words), "q": qos, "g": 0, "o": 0}
+        existing = session.subscriptions.get(address)
+        op: Op = {"op": "sub+", "s": session.number, "w": list(address), "q": qos, "g": 0, "o": 0}
         group = existing.group if existing is not None and existing.durable else None
         if group is not None or qos > 0:
-            queue = self._filter_queue(words)
+            queue = self._filter_queue(address)
             op["f"] = queue.number
             op["o"] = queue.index.end_offset
             op["g"] = group.number if group is not None else self.core.take_number()
-        if qos > 0 and self.retained.may_match(words):
+        if qos > 0 and self.retained.may_match(address):
             op["r"] = self.core.end()
         position = self.core.journal.write(op)
-        session.attach(session.subscriptions[words])
+        session.attach(session.subscriptions[address])
         return position
 
-    def unsubscribe(self, session: MqttSession, words: Words, *, forget: bool = False) -> Position:
+    def unsubscribe(
+        self, session: MqttSession, address: Address, *, forget: bool = False
+    ) -> Position:
         """See `port.Session.unsubscribe`.
 
         Args:
             forget: what is in flight of the subscription ends with it: the session's user may not
                 read that any more. A client that unsubscribes still gets it [MQTT-3.10.4-3].
         """
-        subscription = session.subscriptions.get(words)
+        subscription = session.subscriptions.get(address)
         if subscription is None:
             return Position(0)
         if not session.clean:
             self.core.check_writable(frees=True)
         if not subscription.durable:
-            self.topics.router.unsubscribe(words, subscription)
+            self.topics.router.unsubscribe(address, subscription)
         if session.clean:
             subscription.detach()
-            session.forget(words)
+            session.forget(address)
             return Position(0)
         group = subscription.group if subscription.durable else None
-        op: Op = {"op": "sub-", "s": session.number, "w": list(words)}
+        op: Op = {"op": "sub-", "s": session.number, "w": list(address)}
         if group is not None and group.cursor.outstanding_count and not forget:
             op["k"] = 1
         position = self.core.journal.write(op)
-        return position if group is None else max(position, self.state.end_unread(words))
+        return position if group is None else max(position, self.state.end_unread(address))
 
-    def _filter_queue(self, words: Words) -> Queue:
-        if words not in self.filters:
+    def _filter_queue(self, address: Address) -> Queue:
+        if address not in self.filters:
             if len(self.filters) >= self.core.limits.queues_max:
                 raise Refused(Reason.LIMIT, "there are too many durable subscriptions")
-            self.core.journal.write({"op": "fq+", "n": self.core.take_number(), "w": list(words)})
-        return self.filters[words].queue
+            self.core.journal.write({"op": "fq+", "n": self.core.take_number(), "w": list(address)})
+        return self.filters[address].queue
 
     # --- in flight ------------------------------------------------------------------------
 
@@ -353,8 +355,8 @@ class Sessions:
 def _may_read(session: MqttSession, run: RecordRun) -> bool:
     """Whether the session's user may read what is published where this run was."""
     topic, tag = run.meta.topic, run.meta.tag
-    words = (topic,) if tag is None else (topic, *tag.split("."))
-    return session.guard is None or session.guard.may_read(words)
+    address = (topic,) if tag is None else (topic, *tag.split("."))
+    return session.guard is None or session.guard.may_read(address)
 
 
 def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:

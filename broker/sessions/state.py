@@ -29,7 +29,7 @@ from polymq.broker.errors import Refused
 from polymq.broker.moves.dead_letters import DeadLetters
 from polymq.broker.moves.moves import QOS2_PROPERTY
 from polymq.broker.named_queues.rules import QueueRules
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.settings import PLAIN
@@ -62,10 +62,10 @@ READERS_PER_ENTRY: Final = 1024
 class FilterQueue:
     """A filter queue and the sessions that read it."""
 
-    __slots__ = ("queue", "words")
+    __slots__ = ("address", "queue")
 
-    def __init__(self, words: Words, queue: Queue) -> None:
-        self.words = words
+    def __init__(self, address: Address, queue: Queue) -> None:
+        self.address = address
         self.queue = queue
 
 
@@ -94,13 +94,13 @@ class SessionState:
         self._sessions = sessions
         self.by_client: dict[str, MqttSession] = {}
         self.by_number: dict[int, MqttSession] = {}
-        self.filters: dict[Words, FilterQueue] = {}
-        self._filter_words: dict[int, Words] = {}  # the same, by the queue's number
+        self.filters: dict[Address, FilterQueue] = {}
+        self._filter_address: dict[int, Address] = {}  # the same, by the queue's number
         self.retained = RetainedFlights(core, self.by_number)
         """Retained messages in flight."""
         self._leaving: dict[SessionGroup, None] = {}
         """Groups whose client has unsubscribed, and which have something in flight."""
-        self._unread: dict[Words, None] = {}
+        self._unread: dict[Address, None] = {}
         """Filter queues whose last reader ended with its session."""
         self._looking = False  # whether something of these two will be looked at
         for name, handler in (
@@ -148,7 +148,7 @@ class SessionState:
         for subscription in subscriptions:
             group = subscription.group
             if not isinstance(group, SessionGroup) or not subscription.durable:
-                self.topics.router.unsubscribe(subscription.words, subscription)
+                self.topics.router.unsubscribe(subscription.address, subscription)
                 subscription.detach()
                 yield
                 continue
@@ -158,8 +158,8 @@ class SessionState:
                 yield
             self.queue_store.drop_group(group)
             self.core.journal.dirty.add(("group", str(group.number)))
-            if not queue.groups and queue.number in self._filter_words:
-                self._unread[subscription.words] = None
+            if not queue.groups and queue.number in self._filter_address:
+                self._unread[subscription.address] = None
             yield
         self.look_for_flown()
 
@@ -168,14 +168,14 @@ class SessionState:
         return [("filter", str(op["n"]))]
 
     def _apply_filter_end(self, op: Op) -> Touched:
-        words = tuple(op["w"])
-        found = self.filters.pop(words, None)
+        address = tuple(op["w"])
+        found = self.filters.pop(address, None)
         if found is None:
             return []
-        self.topics.router.unsubscribe(words, found.queue)
+        self.topics.router.unsubscribe(address, found.queue)
         self.core.store.drop_index(found.queue.number)
-        self._filter_words.pop(found.queue.number, None)
-        self._unread.pop(words, None)
+        self._filter_address.pop(found.queue.number, None)
+        self._unread.pop(address, None)
         return [("filter", str(found.queue.number))]
 
     def _start_expiring(self, queue: Queue) -> None:
@@ -183,10 +183,10 @@ class SessionState:
         self.core.journal.write({"op": "fq=", "n": queue.number})
 
     def _apply_expiring(self, op: Op) -> Touched:
-        words = self._filter_words.get(op["n"])
-        if words is None:
+        address = self._filter_address.get(op["n"])
+        if address is None:
             return []
-        queue = self.filters[words].queue
+        queue = self.filters[address].queue
         queue.expiring = True
         self._let_expire(queue.groups)
         return [("filter", str(op["n"]))]
@@ -204,16 +204,16 @@ class SessionState:
         session = self.by_number.get(op["s"])
         if session is None:
             return []
-        words = tuple(op["w"])
-        subscription = session.subscriptions.get(words)
+        address = tuple(op["w"])
+        subscription = session.subscriptions.get(address)
         touched = [("session", str(session.number))]
         if subscription is None:
-            subscription = Subscription(session, words, op["q"])
+            subscription = Subscription(session, address, op["q"])
             session.keep(subscription)
         elif op["g"] and not subscription.durable:
             session.retire(subscription)
-            subscription = Subscription(session, words, op["q"])
-            session.subscriptions[words] = subscription
+            subscription = Subscription(session, address, op["q"])
+            session.subscriptions[address] = subscription
         if op["q"]:
             _raise_from_0(subscription, op["o"])
             subscription.queued_qos = 0
@@ -223,7 +223,7 @@ class SessionState:
         subscription.owed = Owed(op["r"]) if "r" in op else None
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
-            queue = self.filters[words].queue
+            queue = self.filters[address].queue
             group = self.queue_store.group(
                 queue, Cursor(op["o"]), number=op["g"], kind=SessionGroup
             )
@@ -398,8 +398,8 @@ class SessionState:
         session.away_ms = value.get("away", 0)
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
-        for words, qos, group_number, *queued in value.get("subs", ()):
-            subscription = Subscription(session, tuple(words), qos)
+        for address, qos, group_number, *queued in value.get("subs", ()):
+            subscription = Subscription(session, tuple(address), qos)
             if queued:
                 subscription.queued_qos, subscription.queued_end, *lowered = queued
                 if lowered:
@@ -408,8 +408,8 @@ class SessionState:
             group = self.queue_store.groups.get(group_number)
             if isinstance(group, SessionGroup):
                 _join(group, subscription)
-        for words, *owed in value.get("owed", ()):
-            session.subscriptions[tuple(words)].owed = owed_of(owed)
+        for address, *owed in value.get("owed", ()):
+            session.subscriptions[tuple(address)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):
             qos = sent[0] if sent else UNKNOWN_QOS
             group = self.queue_store.groups.get(group_number)
@@ -430,7 +430,7 @@ class SessionState:
             return None
         away = {"away": session.away_ms} if session.away_ms else {}
         owed = [
-            [list(subscription.words), *subscription.owed.row()]
+            [list(subscription.address), *subscription.owed.row()]
             for subscription in session.subscriptions.values()
             if subscription.owed is not None
         ]
@@ -456,21 +456,21 @@ class SessionState:
         """Take a filter queue from its op or its snapshot."""
         number = int(key)
         self.core.saw_number(number)
-        words = tuple(value["w"])
+        address = tuple(value["w"])
         queue = self.queue_store.durable_queue(number, own=False)
         queue.on_expiring = self._on_expiring
         queue.expiring = value.get("x", False)
-        self.filters[words] = FilterQueue(words, queue)
-        self._filter_words[number] = words
-        self.topics.router.subscribe(words, queue)
+        self.filters[address] = FilterQueue(address, queue)
+        self._filter_address[number] = address
+        self.topics.router.subscribe(address, queue)
 
     def row_filter(self, key: str) -> Mapping[str, Any] | None:
         """The filter queue as a JSON value for the snapshot."""
-        words = self._filter_words.get(int(key))
-        if words is None:
+        address = self._filter_address.get(int(key))
+        if address is None:
             return None
-        row = {"w": list(words)}
-        return {**row, "x": True} if self.filters[words].queue.expiring else row
+        row = {"w": list(address)}
+        return {**row, "x": True} if self.filters[address].queue.expiring else row
 
     # --- groups without a subscription -----------------------------------------------------
 
@@ -500,9 +500,9 @@ class SessionState:
         flown = list(islice(filter(self._has_flown, self._leaving), ENDED_AT_ONCE))
         try:
             self._end_groups(flown)
-            for words in list(islice(self._unread, ENDED_AT_ONCE)):
-                self.end_unread(words)
-                self._unread.pop(words, None)
+            for address in list(islice(self._unread, ENDED_AT_ONCE)):
+                self.end_unread(address)
+                self._unread.pop(address, None)
         except Refused:  # the log takes nothing now
             self._looking = True
             core.scheduler.call_later(core.limits.lazy_flush_seconds, self._end_flown)
@@ -520,17 +520,17 @@ class SessionState:
     def _end_groups(self, groups: Sequence[SessionGroup]) -> None:
         """End groups without a subscription, with what is in flight of them. Raises Refused."""
         if groups:
-            unread = dict.fromkeys(self._filter_words[group.queue.number] for group in groups)
+            unread = dict.fromkeys(self._filter_address[group.queue.number] for group in groups)
             self.core.journal.write({"op": "flown", "g": [group.number for group in groups]})
-            for words in unread:
-                self.end_unread(words)
+            for address in unread:
+                self.end_unread(address)
 
-    def end_unread(self, words: Words) -> Position:
+    def end_unread(self, address: Address) -> Position:
         """End the filter queue if no session reads it any more. Raises Refused."""
-        found = self.filters.get(words)
+        found = self.filters.get(address)
         if found is None or found.queue.groups:
             return Position(0)
-        return self.core.journal.write({"op": "fq-", "w": list(words)})
+        return self.core.journal.write({"op": "fq-", "w": list(address)})
 
     def _apply_flown(self, op: Op) -> Touched:
         touched = []
@@ -562,9 +562,9 @@ class SessionState:
         for session in self.by_number.values():
             kept.update(_forget_settled(session))
         self._restored = True
-        for words, found in self.filters.items():
+        for address, found in self.filters.items():
             if not found.queue.groups:
-                self._unread[words] = None
+                self._unread[address] = None
             for group in found.queue.groups:
                 assert isinstance(group, SessionGroup)
                 group.cursor.reopen(kept.get(group, ()))
@@ -587,7 +587,7 @@ def _subscription_row(subscription: Subscription) -> list[Any]:
     """One subscription, as the session's row has it."""
     group = subscription.group
     number = group.number if group is not None and subscription.durable else 0
-    row = [list(subscription.words), subscription.qos, number]
+    row = [list(subscription.address), subscription.qos, number]
     if subscription.queued_qos or subscription.lowered_end:
         row += [subscription.queued_qos, subscription.queued_end]
     if subscription.lowered_end:

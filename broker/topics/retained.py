@@ -20,7 +20,7 @@ from typing import Final
 
 from polymq.broker.messages.constant_part import PREFIX_HEAD_SIZE
 from polymq.broker.messages.records import TAGS, Metas, parse_properties
-from polymq.broker.port.values import ONE_WORD, REST, Words
+from polymq.broker.port.values import ONE_LEVEL, REST, Address
 from polymq.broker.routing.patterns import Block, is_exact, normal_form
 from polymq.broker.state.journal import Touched
 from polymq.broker.state.kinds import StateKind, each
@@ -52,10 +52,10 @@ def retained_row(entry: bytes) -> list[int]:
 
 
 class Retained:
-    """(words -> index entry) of all retained messages."""
+    """(levels -> index entry) of all retained messages."""
 
     def __init__(self, count_max: int) -> None:
-        self._entries: dict[Words, bytes] = {}
+        self._entries: dict[Address, bytes] = {}
         self._names = SortedNames()  # the same names
         self._count_max = count_max
 
@@ -75,22 +75,22 @@ class Retained:
     def _load(self, key: str, value: list[int]) -> None:
         self.set(tuple(key.split("\x00")), *value)
 
-    def set(self, words: Words, position: int, size: int, origin: int | None = None) -> None:
+    def set(self, address: Address, position: int, size: int, origin: int | None = None) -> None:
         """The message at this place is the retained one of its topic from now on.
 
         Args:
             origin: where it was published, if this is a copy of it.
         """
-        if words not in self._entries:
+        if address not in self._entries:
             if len(self._entries) >= self._count_max:
                 return
-            self._names.add(words)
-        self._entries[words] = ENTRY.pack(position, size, position if origin is None else origin)
+            self._names.add(address)
+        self._entries[address] = ENTRY.pack(position, size, position if origin is None else origin)
 
-    def clear(self, words: Words) -> None:
+    def clear(self, address: Address) -> None:
         """An empty retained message came [MQTT-3.3.1-10]."""
-        if self._entries.pop(words, None) is not None:
-            self._names.remove(words)
+        if self._entries.pop(address, None) is not None:
+            self._names.remove(address)
 
     def take_message(self, record: Record, metas: Metas) -> Touched:
         """A message of the log that changes state: it may be retained."""
@@ -100,32 +100,32 @@ class Retained:
         size = int(first[6 : PREFIX_HEAD_SIZE - 1], 16)
         tag = parse_properties(first[:size]).get(TAGS)
         meta = metas.meta(record.topic, first[:size])
-        words = (meta.topic,) if tag is None else (meta.topic, *tag.split("."))
+        address = (meta.topic,) if tag is None else (meta.topic, *tag.split("."))
         if record.body:
             copied = record.properties.get(ORIGIN_PROPERTY)
             origin = None if copied is None else int(copied, 16)
-            self.set(words, record.position, record.size, origin)
+            self.set(address, record.position, record.size, origin)
         else:
-            self.clear(words)
-        return (("retained", "\x00".join(words)),)
+            self.clear(address)
+        return (("retained", "\x00".join(address)),)
 
-    def get(self, words: Words) -> bytes | None:
+    def get(self, address: Address) -> bytes | None:
         """The entry of one topic."""
-        return self._entries.get(words)
+        return self._entries.get(address)
 
-    def entries(self) -> Iterator[tuple[Words, bytes] | None]:
+    def entries(self) -> Iterator[tuple[Address, bytes] | None]:
         """All entries, and None here and there; it may go on while messages come and go, and misses
         only what comes."""
-        for words in self._names.below(()):
-            yield self._named(words)
+        for address in self._names.below(()):
+            yield self._named(address)
 
-    def may_match(self, pattern: Words) -> bool:
+    def may_match(self, pattern: Address) -> bool:
         """False if no retained message matches. True says little: nothing is compared."""
         return self._names.has_below(_prefix(pattern))
 
     def match(
-        self, pattern: Words, behind: Words | None = None
-    ) -> Iterator[tuple[Words, bytes] | None]:
+        self, pattern: Address, behind: Address | None = None
+    ) -> Iterator[tuple[Address, bytes] | None]:
         """Names and entries that match, in the order of names; None where one did not. Messages may
         come and go meanwhile: of those that come some are missed.
 
@@ -139,17 +139,17 @@ class Retained:
             return
         block = Block()
         block.add(normal_form(pattern))
-        for words in self._names.below(_prefix(pattern), behind):
-            yield self._named(words) if block.match(words) else None
+        for address in self._names.below(_prefix(pattern), behind):
+            yield self._named(address) if block.match(address) else None
 
-    def _named(self, words: Words) -> tuple[Words, bytes] | None:
-        entry = self._entries.get(words)
-        return None if entry is None else (words, entry)
+    def _named(self, address: Address) -> tuple[Address, bytes] | None:
+        entry = self._entries.get(address)
+        return None if entry is None else (address, entry)
 
 
-def _prefix(pattern: Words) -> Words:
-    """The words before the first wildcard: what matches begins with them."""
-    for at, word in enumerate(pattern):
-        if word in (ONE_WORD, REST):
+def _prefix(pattern: Address) -> Address:
+    """The levels before the first wildcard: what matches begins with them."""
+    for at, level in enumerate(pattern):
+        if level in (ONE_LEVEL, REST):
             return pattern[:at]
     return pattern

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Final, Protocol
 
 from polymq.broker.kernels.targets import LiveTarget
-from polymq.broker.port.values import Words
+from polymq.broker.port.values import Address
 from polymq.broker.queues.queue import Queue
 from polymq.broker.routing.header_match import Tagged
 from polymq.broker.routing.trie import CachedRoute, Router
@@ -46,11 +46,11 @@ class TopicRoute(CachedRoute[Target]):
 
     queues: tuple[Queue, ...]
 
-    def __init__(self, words: Words, router: Router[Target, TopicRoute]) -> None:
-        super().__init__(words)
+    def __init__(self, address: Address, router: Router[Target, TopicRoute]) -> None:
+        super().__init__(address)
         self.router = router
-        self.topic = words[0]
-        self.tag = ".".join(words[1:]) if len(words) > 1 else None
+        self.topic = address[0]
+        self.tag = ".".join(address[1:]) if len(address) > 1 else None
         self.durable: tuple[Queue, ...] = ()
         self.volatile: tuple[Queue, ...] = ()
         self.beyond: Beyond | None = None
@@ -110,7 +110,7 @@ class Copying(TopicRoute):
     def __init__(
         self, base: TopicRoute, router: Router[Target, TopicRoute], copies: tuple[Queue, ...]
     ) -> None:
-        super().__init__(base.words, router)
+        super().__init__(base.address, router)
         self.base = base
         self.copies = copies
         beyond = base.beyond or NOTHING_BEYOND
@@ -126,7 +126,7 @@ class Detour(TopicRoute):
     def __init__(
         self, base: TopicRoute, router: Router[Target, TopicRoute], skipped: frozenset[Queue]
     ) -> None:
-        super().__init__(base.words, router)
+        super().__init__(base.address, router)
         self.base = base
         self.skipped = skipped
         beyond = base.beyond

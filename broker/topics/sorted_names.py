@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from polymq.broker.port.values import Words
+from polymq.broker.port.values import Address
 
 BLOCK_COUNT_MAX: Final = 512
 """Names of one block. A full block is split in two."""
@@ -29,46 +29,46 @@ class SortedNames:
     __slots__ = ("_blocks", "_lasts")
 
     def __init__(self) -> None:
-        self._blocks: list[list[Words]] = []  # none of them is empty
-        self._lasts: list[Words] = []  # the last name of each block
+        self._blocks: list[list[Address]] = []  # none of them is empty
+        self._lasts: list[Address] = []  # the last name of each block
 
-    def add(self, words: Words) -> None:
+    def add(self, address: Address) -> None:
         """Add a name that is not in the set."""
         blocks, lasts = self._blocks, self._lasts
-        if not lasts or words > lasts[-1]:  # names that come in order fill their blocks
+        if not lasts or address > lasts[-1]:  # names that come in order fill their blocks
             if not blocks or len(blocks[-1]) >= BLOCK_COUNT_MAX:
                 blocks.append([])
-                lasts.append(words)
-            blocks[-1].append(words)
-            lasts[-1] = words
+                lasts.append(address)
+            blocks[-1].append(address)
+            lasts[-1] = address
             return
-        at = bisect_left(lasts, words)
+        at = bisect_left(lasts, address)
         block = blocks[at]
-        insort(block, words)
+        insort(block, address)
         if len(block) > BLOCK_COUNT_MAX:
             half = len(block) // 2
             blocks.insert(at, block[:half])
             lasts.insert(at, block[half - 1])
             del block[:half]
 
-    def remove(self, words: Words) -> None:
+    def remove(self, address: Address) -> None:
         """Remove a name that is in the set."""
-        at = bisect_left(self._lasts, words)
+        at = bisect_left(self._lasts, address)
         block = self._blocks[at]
-        place = bisect_left(block, words)
-        assert block[place] == words
+        place = bisect_left(block, address)
+        assert block[place] == address
         del block[place]
         if block:
             self._lasts[at] = block[-1]
         else:
             del self._blocks[at], self._lasts[at]
 
-    def has_below(self, prefix: Words) -> bool:
-        """Whether a name begins with these words."""
+    def has_below(self, prefix: Address) -> bool:
+        """Whether a name begins with these levels."""
         return bool(self._some(prefix, None))
 
-    def below(self, prefix: Words, behind: Words | None = None) -> Iterator[Words]:
-        """Walk the names that begin with these words, in order.
+    def below(self, prefix: Address, behind: Address | None = None) -> Iterator[Address]:
+        """Walk the names that begin with these levels, in order.
 
         The set may change meanwhile. A name that is there all the time is met exactly once. One
         that was removed may be met as well.
@@ -80,7 +80,7 @@ class SortedNames:
             yield from some
             behind = some[-1]
 
-    def _some(self, prefix: Words, behind: Words | None) -> Sequence[Words]:
+    def _some(self, prefix: Address, behind: Address | None) -> Sequence[Address]:
         """The next names below `prefix`, up to the end of a block."""
         if behind is None or behind < prefix:
             begin, bisect = prefix, bisect_left
@@ -94,5 +94,5 @@ class SortedNames:
         some = block[first : first + STEP_COUNT_MAX]
         size = len(prefix)
         if some[-1][:size] != prefix:
-            del some[bisect_right(some, prefix, key=lambda words: words[:size]) :]
+            del some[bisect_right(some, prefix, key=lambda address: address[:size]) :]
         return some

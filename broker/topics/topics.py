@@ -34,11 +34,11 @@ from polymq.broker.names import (
 )
 from polymq.broker.port.infos import TopicInfo
 from polymq.broker.port.publishing import Placed, Route, Template
-from polymq.broker.port.values import Position, Words
+from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.queue import Queue
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.routing.header_match import Tagged
-from polymq.broker.routing.trie import Router, words_of
+from polymq.broker.routing.trie import Router, address_of
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.header_routing import (
@@ -78,7 +78,7 @@ class Topics(Publisher):
         self, core: Core, queue_store: QueueStore, retained: Retained, defaults: TopicSettings
     ) -> None:
         self.router: Router[Target, TopicRoute] = Router(
-            self._new_route, complex_words_max=core.limits.complex_words_max
+            self._new_route, complex_levels_max=core.limits.complex_levels_max
         )
         super().__init__(core, self.router)
         self.core: Core = core
@@ -96,8 +96,8 @@ class Topics(Publisher):
         core.journal.handle("topic=", self._apply_set)
         core.journal.handle("trim", self._apply_trim)
 
-    def _new_route(self, words: Words) -> TopicRoute:
-        route = TopicRoute(words, self.router)
+    def _new_route(self, address: Address) -> TopicRoute:
+        route = TopicRoute(address, self.router)
         if self.graph is not None:
             route.beyond = self.graph.beyond(route)
         return route
@@ -292,7 +292,7 @@ class Topics(Publisher):
 
     def route(self, topic: str, tag: str | None) -> TopicRoute:
         """See `TopicPort.route`."""
-        route = self.router.route(self.words(topic, tag))
+        route = self.router.route(self.address(topic, tag))
         self.topic(topic)
         return route
 
@@ -301,17 +301,18 @@ class Topics(Publisher):
         the queue goes by itself, and there is no topic of its name."""
         return queue not in self.topics and self.is_passing(queue)
 
-    def words(self, topic: str, tag: str | None) -> Words:
-        """The words of a message. Raises Refused: BAD_NAME."""
-        words = words_of(topic, tag)
-        if len(words) > self.core.limits.words_max:
+    def address(self, topic: str, tag: str | None) -> Address:
+        """The levels of a message. Raises Refused: BAD_NAME."""
+        address = address_of(topic, tag)
+        if len(address) > self.core.limits.levels_max:
             raise Refused(
                 Reason.BAD_NAME,
-                f"a topic has at most {self.core.limits.words_max} words, this one {len(words)}",
+                f"a topic has at most {self.core.limits.levels_max} levels, and this one has "
+                f"{len(address)}",
             )
         if tag is not None and ("\x01" in tag or "\x02" in tag):
             raise Refused(Reason.BAD_NAME, "a topic or key may not contain U+0001 or U+0002")
-        return words
+        return address
 
     def detour(self, route: TopicRoute, skipped: frozenset[Queue]) -> Detour:
         """The route without some queues."""
@@ -321,7 +322,7 @@ class Topics(Publisher):
 
     def own_route(self, topic: str, tag: str | None) -> OwnRoute:
         """The route of a message that nothing but the topic's own queue takes. Raises Refused."""
-        return OwnRoute(self.route(topic, tag).words, self.router)
+        return OwnRoute(self.route(topic, tag).address, self.router)
 
     def branch(self, route: TopicRoute, headers: Mapping[str, Tagged]) -> TopicRoute:
         """The part of a route that messages with these headers take."""
@@ -548,14 +549,14 @@ class Topics(Publisher):
         self.core.held_bytes -= size_of(run.spans)
 
     def _retain(self, template: TopicTemplate, span: Span, batch: Batch, last: int) -> None:
-        words = template.route.words
+        address = template.route.address
         if batch.rows[(last - 1) * COLUMNS + BODY_SIZE] == 0:
-            self.retained.clear(words)
+            self.retained.clear(address)
         else:
             position = int.from_bytes(span.entries[-20:-12], "big")
             size = int.from_bytes(span.entries[-12:-8], "big")
-            self.retained.set(words, position, size)
-        self.core.journal.dirty.add(("retained", "\x00".join(words)))
+            self.retained.set(address, position, size)
+        self.core.journal.dirty.add(("retained", "\x00".join(address)))
 
     # --- system topic -----------------------------------------------------------------------
 

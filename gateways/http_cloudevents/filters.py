@@ -5,7 +5,7 @@ empty list always holds. An attribute that an event lacks never matches. All val
 as canonical strings.
 
 Filters are compiled into one function, which decides when a message is read. What they say about
-`type` narrows what the queue collects as well: `mapping.words_of`.
+`type` narrows what the queue collects as well: `mapping.address_of`.
 """
 
 from __future__ import annotations

@@ -188,8 +188,8 @@ class Handlers:
         verb = request.match_info["verb"]
         name = request.match_info["name"]
         part = self._registry.pull(name, parse_display_name(request.match_info["topic"]))
-        words = self._registry.get(name).words
-        who.port.principal.check_read(words)
+        address = self._registry.get(name).address
+        who.port.principal.check_read(address)
         limits = self._limits
         if verb == "receive":
             count = _number(request, "maxEvents", 1, limits.receive_events_max, default=1)
@@ -201,7 +201,7 @@ class Handlers:
             try:
                 if locks and wait > 0:  # the password may be another one since it asked
                     who = await self._authenticate(request)
-                who.port.principal.check_read(words)
+                who.port.principal.check_read(address)
             except (Refused, asyncio.CancelledError):
                 part.release([lock.token for lock in locks], 0)
                 raise
@@ -249,7 +249,7 @@ class Handlers:
     async def show(self, request: web.Request) -> web.Response:
         who = await self._authenticate(request)
         found = self._registry.get(request.match_info["name"])
-        who.port.principal.check_read(found.words)
+        who.port.principal.check_read(found.address)
         return json_response(self._shown(who, found))
 
     async def create(self, request: web.Request) -> web.Response:
@@ -264,7 +264,7 @@ class Handlers:
         body = await self._small_body(request)
         parsed = subscriptions.parse(body, name=name, limits=self._limits)
         wanted = replace(parsed, owner=who.owner)
-        who.port.principal.check_read(wanted.words)
+        who.port.principal.check_read(wanted.address)
         if wanted.config.dead_letter_topic is not None:
             who.port.principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
         self._check_owner(who, wanted.name)
@@ -421,12 +421,12 @@ def _check_owner_of(who: _Who, subscription: subscriptions.Subscription) -> None
     """Whether a subscription is the client's to change. Raises Refused. A name alone was stored
     by an earlier version."""
     if subscription.owner not in (who.owner, who.principal):
-        who.port.principal.check_admin(subscription.words)
+        who.port.principal.check_admin(subscription.address)
 
 
 def _may_read(port: BrokerPort, subscription: subscriptions.Subscription) -> bool:
     try:
-        port.principal.check_read(subscription.words)
+        port.principal.check_read(subscription.address)
     except Refused:
         return False
     return True

@@ -39,7 +39,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from polymq.broker.port import AMQP_PROPERTY, REST, Message, Words, display_name, read_amqp_content
+from polymq.broker.port import (
+    AMQP_PROPERTY,
+    REST,
+    Address,
+    Message,
+    display_name,
+    read_amqp_content,
+)
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.http_cloudevents.attributes import (
     DELIVERY_TIME,
@@ -242,14 +249,14 @@ def _pairs(properties: Mapping[str, str]) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def words_of(topic: str, filters: Sequence[Mapping[str, Any]]) -> Words:
-    """The narrowest pattern of words that every event passing a subscription's filters matches.
+def address_of(topic: str, filters: Sequence[Mapping[str, Any]]) -> Address:
+    """The narrowest pattern of levels that every event passing a subscription's filters matches.
 
-    The tag of an event is its type: an exact type becomes exactly its words, a prefix the words
+    The tag of an event is its type: an exact type becomes exactly its levels, a prefix the levels
     that it surely has. Only filters at the top count, since all of them must hold. The type that
     messages without a tag are given narrows nothing.
     """
-    narrowest: Words = (topic, REST)
+    narrowest: Address = (topic, REST)
     for item in filters:
         exact = item.get("exact", {}).get("type", DEFAULT_TYPE)
         if exact != DEFAULT_TYPE:

@@ -91,7 +91,7 @@ class Registry:
             subscription = from_document(name, document)
             self._subscriptions[name] = subscription
             try:
-                self._port.queues.declare_subscription(name, subscription.words)
+                self._port.queues.declare_subscription(name, subscription.address)
                 self._start_part(subscription)
             except Refused as refused:
                 if refused.reason is Reason.READ_ONLY:
@@ -176,7 +176,7 @@ class Registry:
                     granted = wanted.config.rate_per_minute
                 wanted = replace(wanted, granted_per_minute=granted)
             position = self._port.documents.put(DOCUMENT_KIND, wanted.name, wanted.document())
-            declared = self._port.queues.declare_subscription(wanted.name, wanted.words)
+            declared = self._port.queues.declare_subscription(wanted.name, wanted.address)
             position = max(position, declared)
             await self._commits.wait(position)
             self._subscriptions[wanted.name] = wanted
@@ -247,7 +247,7 @@ class Registry:
                 "Subscription exists",
                 f"subscription {wanted.name!r} exists; change it with PUT",
             )
-        if wanted.words != existing.words:
+        if wanted.address != existing.address:
             raise Problem(
                 409,
                 "Subscription exists with other events",

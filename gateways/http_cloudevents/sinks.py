@@ -182,7 +182,7 @@ class Sinks:
                 status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Problem(
-                422, _NO_CONSENT, f"OPTIONS to the sink failed: {_words(error)}"
+                422, _NO_CONSENT, f"OPTIONS to the sink failed: {_address(error)}"
             ) from None
         if origin != "*" and origin.lower() != self._settings.origin.lower():
             raise Problem(
@@ -250,7 +250,7 @@ class Sinks:
                     ),
                 )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            text = f"{without_query(sink)} could not be reached: {_words(error)}"
+            text = f"{without_query(sink)} could not be reached: {_address(error)}"
             return Answer(verdict=Verdict.RETRY, status=0, text=text)
 
     def _may_idle(self, host: str) -> bool:
@@ -332,7 +332,7 @@ def _granted(rate: str | None, wanted: int | None) -> int | None:
     return None if text == "*" else wanted
 
 
-def _words(error: Exception) -> str:
+def _address(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it took too long"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -17,11 +17,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 from msgspec import Meta
 
-from polymq.broker.port import Words, display_name, parse_display_name
+from polymq.broker.port import Address, display_name, parse_display_name
 from polymq.gateways.http_cloudevents.errors import Problem
 from polymq.gateways.http_cloudevents.filters import Predicate, compile_filters
 from polymq.gateways.http_cloudevents.limits import Limits
-from polymq.gateways.http_cloudevents.mapping import words_of
+from polymq.gateways.http_cloudevents.mapping import address_of
 from polymq.gateways.http_cloudevents.retry import RetryPolicy
 
 DOCUMENT_KIND: Final = "http.subscription"
@@ -103,9 +103,9 @@ class Subscription:
     owner: str = ""
 
     @property
-    def words(self) -> Words:
+    def address(self) -> Address:
         """What its queue collects."""
-        return words_of(self.topic, self.filters)
+        return address_of(self.topic, self.filters)
 
     @property
     def dead_letter_topic(self) -> str:

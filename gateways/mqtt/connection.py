@@ -28,13 +28,13 @@ from functools import partial
 from typing import Final
 
 from polymq.broker.port import (
+    Address,
     BrokerError,
     Position,
     Reason,
     Refused,
     Session,
     Template,
-    Words,
     WrongAcknowledgement,
 )
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
@@ -433,13 +433,13 @@ class Connection(SocketConnection):
         for _ in packet.filters():  # a packet that breaks the protocol changes nothing
             yield
         return_codes = bytearray()
-        granted: dict[Words, Position] = {}  # no more than a session may have, whatever is sent
+        granted: dict[Address, Position] = {}  # no more than a session may have, whatever is sent
         position = session.position
         refused = 0
         for pattern, qos in packet.filters():
             try:
-                words = self._mapping.words(pattern)
-                since = session.subscribe(words, qos)
+                address = self._mapping.address(pattern)
+                since = session.subscribe(address, qos)
             except Refused as error:
                 refused += 1
                 if refused == 1:  # one line: there may be a million
@@ -447,7 +447,7 @@ class Connection(SocketConnection):
                 return_codes.append(SUBSCRIBE_FAILURE)
             else:
                 return_codes.append(qos)
-                granted[words] = since
+                granted[address] = since
                 position = max(position, since)
             yield
         if refused > 1:
@@ -461,13 +461,13 @@ class Connection(SocketConnection):
             granted,
         )
 
-    def _subscribed(self, data: bytes, granted: Mapping[Words, Position]) -> None:
+    def _subscribed(self, data: bytes, granted: Mapping[Address, Position]) -> None:
         """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
         self.fast_path.waiting -= 1
         self.write_answer(data)
-        for words, since in granted.items():
+        for address, since in granted.items():
             if self._session is not None:
-                self._session.replay_retained(words, since)
+                self._session.replay_retained(address, since)
         self.leave_if_done()
 
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
@@ -478,12 +478,12 @@ class Connection(SocketConnection):
         position = session.position
         for pattern in packet.filters():
             try:
-                words = self._mapping.words(pattern)
+                address = self._mapping.address(pattern)
             except Refused as error:  # a filter that nobody can have subscribed to
                 log.debug("%s: filter %r: %s", self._client_id, pattern, error.text)
             else:
                 # UNSUBACK cannot say no: what the log does not take closes the connection.
-                position = max(position, session.unsubscribe(words))
+                position = max(position, session.unsubscribe(address))
             yield
         # Also for filters that were not there [MQTT-3.10.4-5].
         durability = self._port.state_durability

@@ -9,7 +9,7 @@ levels of the tag `.` and `/` change places, so the mapping is one-to-one:
     sensors/v1.2/temp      topic `sensors`, tag `v1/2.temp`
     /temp                  topic ``,        tag `temp`; tools call that topic `||`
 
-A filter becomes `Words` by the same rule, with `+` as ONE_WORD and `#` as REST. With a *fixed
+A filter becomes `Address` by the same rule, with `+` as ONE_LEVEL and `#` as REST. With a *fixed
 topic* the whole topic name goes into the tag, and filters see that topic only.
 
 Other protocols have names that a topic name must not contain. They are escaped on the way out as
@@ -34,8 +34,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from polymq.broker.port import (
-    ONE_WORD,
+    ONE_LEVEL,
     REST,
+    Address,
     BoundedCache,
     BrokerPort,
     Durability,
@@ -43,7 +44,6 @@ from polymq.broker.port import (
     Refused,
     RunMeta,
     Template,
-    Words,
 )
 from polymq.gateways.mqtt.delays import undelayed
 from polymq.gateways.mqtt.kernels.codes import FLAG_QOS, FLAG_QOS_SHIFT, FLAG_RETAIN
@@ -75,7 +75,7 @@ reasons, and PUBLISH has none [MQTT-3.3.5-2]."""
 
 _CODE: Final = {"+": "|2b", "#": "|23", "/": "|2f", "|": "|7c"}
 _CHARACTER: Final = {code: character for character, code in _CODE.items()}
-# In a topic `/` is escaped as well; in the words of a tag it is a dot that changed places.
+# In a topic `/` is escaped as well; in the levels of a tag it is a dot that changed places.
 _TOPIC_ESCAPED: Final = re.compile(r"[+#/]|\|(?=(?:7c)*(?:2b|23|2f))")
 _TOPIC_ESCAPES: Final = re.compile(r"\|(?:2b|23|2f)|\|7c(?=(?:7c)*(?:2b|23|2f))")
 _TAG_ESCAPED: Final = re.compile(r"[+#]|\|(?=(?:7c)*(?:2b|23))")
@@ -206,7 +206,7 @@ class TopicMapping:
 
     # --- subscribing ------------------------------------------------------------------------
 
-    def words(self, pattern: str) -> Words:
+    def address(self, pattern: str) -> Address:
         """A topic filter as the engine's pattern.
 
         Raises:
@@ -216,18 +216,16 @@ class TopicMapping:
             raise Refused(Reason.BAD_ARGUMENT, "shared subscriptions need MQTT 5")
         self._check_levels(pattern)
         levels = pattern.split("/")
-        words: list[str] = []
+        address: list[str] = []
         if self._fixed_topic is not None:
-            words.append(self._fixed_topic)
+            address.append(self._fixed_topic)
         elif levels[0] not in ("+", "#"):
-            words.append(_unescape(_TOPIC_ESCAPES, levels.pop(0)))
-        wildcards = {"+": ONE_WORD, "#": REST}
+            address.append(_unescape(_TOPIC_ESCAPES, levels.pop(0)))
+        wildcards = {"+": ONE_LEVEL, "#": REST}
         for level in levels:
-            word = wildcards.get(level)
-            if word is None:
-                word = _unescape(_TAG_ESCAPES, level).replace(".", "/")
-            words.append(word)
-        return tuple(words)
+            wildcard = wildcards.get(level)
+            address.append(wildcard or _unescape(_TAG_ESCAPES, level).replace(".", "/"))
+        return tuple(address)
 
     # --- delivering -------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymq.broker.port import Words
+from polymq.broker.port import Address
 from polymq.broker.routing.bindings import BindingKey, Bindings
 from polymq.broker.routing.patterns import Trie
 
@@ -21,7 +21,7 @@ class Bound:
 
     def __init__(self) -> None:
         self.bound_by_name = False
-        self.bound_more: dict[BindingKey, Words] | None = None
+        self.bound_more: dict[BindingKey, Address] | None = None
 
 
 @settings(max_examples=300)
@@ -32,10 +32,10 @@ def test_bindings_are_a_dictionary(
     """Also where the binding by name has other words (a named subscription's pattern)."""
     bindings = Bindings(Bound())
     model: dict[tuple[str, str, str], tuple[str, ...]] = {}
-    for adds, key, words in steps:
+    for adds, key, address in steps:
         if adds:
-            bindings[key] = words
-            model[key] = words
+            bindings[key] = address
+            model[key] = address
         else:
             assert bindings.pop(key, None) == model.pop(key, None)
         assert dict(bindings) == model
@@ -72,8 +72,8 @@ def test_a_trie_is_a_set_of_patterns_and_targets(
             assert trie.remove(pattern, target) is (target in targets)
             if target in targets:
                 targets.remove(target)
-        for words, expected in model.items():
-            assert list(trie.match(words)) == expected
+        for address, expected in model.items():
+            assert list(trie.match(address)) == expected
     for pattern, targets in model.items():
         for target in targets:
             assert trie.remove(pattern, target)

@@ -206,7 +206,7 @@ def test_a_full_disk_keeps_dead_letters_until_there_is_room(broker: Broker) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         ({"x-message-ttl": -1}, "x-message-ttl"),
         ({"x-message-ttl": "5"}, "whole number"),
@@ -223,7 +223,7 @@ def test_a_full_disk_keeps_dead_letters_until_there_is_room(broker: Broker) -> N
     ],
 )
 def test_wrong_arguments_are_refused_with_a_reason(
-    broker: Broker, arguments: dict[str, object], words: str
+    broker: Broker, arguments: dict[str, object], text: str
 ) -> None:
     """PRECONDITION_FAILED with the argument's name; nothing is declared."""
     with pytest.raises(Refused) as refused:
@@ -231,7 +231,7 @@ def test_wrong_arguments_are_refused_with_a_reason(
             "q", durable=True, exclusive=False, auto_delete=False, arguments=arguments, owner=None
         )
     assert refused.value.reason is Reason.BAD_ARGUMENT
-    assert words in refused.value.text
+    assert text in refused.value.text
     assert next(iter(arguments)) in refused.value.text
     with pytest.raises(Refused):
         broker.port.queues.info("q", owner=None)

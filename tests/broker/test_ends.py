@@ -225,9 +225,9 @@ def test_a_queue_with_thousands_of_bindings_is_swept_out_of_the_patterns(
     router = broker.engine.topics.router
     assert not is_sweeping(broker)
     assert broker.engine.exchanges.graph.bound_count("x") == 1
-    assert router.complex_words == (4 if key.startswith("#") else 0)
+    assert router.complex_levels == (4 if key.startswith("#") else 0)
     broker.port.exchanges.unbind_queue("other", "x", key.format(0), {}, owner=OWNER)
-    assert router.complex_words == 0
+    assert router.complex_levels == 0
     assert not router._of_exchanges
 
 

@@ -302,7 +302,7 @@ def test_bindings_have_limits(tmp_path: Path) -> None:
         headers_bindings_per_exchange_max=1,
         links_max=1,
         exchanges_max=len(PREDECLARED) + 3,
-        complex_words_max=4,
+        complex_levels_max=4,
     )
     for name in ("a", "b", "c"):
         make(broker, name, "topic")
@@ -515,8 +515,8 @@ class Model:
         if kind == "direct":
             return key == pattern
         swap = {"*": "\x00*", "#": "\x00#"}
-        words = tuple(swap.get(word, word) for word in pattern.split("."))
-        return matches(words, tuple(key.split("."))) if key else pattern in ("#", "")
+        address = tuple(swap.get(level, level) for level in pattern.split("."))
+        return matches(address, tuple(key.split("."))) if key else pattern in ("#", "")
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -28,9 +28,9 @@ def bindings(broker: Broker) -> dict[str, dict[Any, Any]]:
     return {name: dict(found.bindings) for name, found in broker.engine.exchanges.queues.items()}
 
 
-def targets(broker: Broker, *words: str) -> set[str]:
+def targets(broker: Broker, *address: str) -> set[str]:
     """The names of the queues that a message with these words goes to."""
-    found = broker.engine.topics.router.match(words)
+    found = broker.engine.topics.router.match(address)
     return {queue.name for queue in found if isinstance(queue, Queue)}
 
 
@@ -87,7 +87,7 @@ def test_rows_of_an_earlier_version_are_read(broker: Broker) -> None:
             value = json.loads(text)
             if kind == "queue":
                 value.pop("by_name", None)
-                listed = [[list(name), list(words)] for name, words in before[key].items()]
+                listed = [[list(name), list(address)] for name, address in before[key].items()]
                 value["bindings"] = listed
             text = json.dumps(value, separators=(",", ":"))
             crc = database._checksum(kind, key, text)

@@ -12,58 +12,58 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.port import ONE_LEVEL, REST, Address
 from polymq.broker.routing.patterns import BLOCK_BITS, Patterns, is_complex, matches, normal_form
 
 SECONDS_MAX = 0.25
 """Processor time of what has to be done in 50 ms: the machine may be slow and busy."""
 
-word = st.sampled_from(["a", "b", "", "$x"])
-message = st.lists(word, min_size=1, max_size=6).map(tuple)
+level = st.sampled_from(["a", "b", "", "$x"])
+message = st.lists(level, min_size=1, max_size=6).map(tuple)
 pattern = st.lists(
-    st.one_of(word, st.just(ONE_WORD), st.just(REST), st.just(REST)), min_size=1, max_size=8
+    st.one_of(level, st.just(ONE_LEVEL), st.just(REST), st.just(REST)), min_size=1, max_size=8
 ).map(tuple)
 
 
-def defined(pattern: Words, words: Words) -> bool:
+def defined(pattern: Address, address: Address) -> bool:
     """Whether a message matches, as MQTT and AMQP define it."""
 
     @cache
     def from_here(at: int, place: int) -> bool:
         if at == len(pattern):
-            return place == len(words)
+            return place == len(address)
         if pattern[at] == REST:
-            return from_here(at + 1, place) or (place < len(words) and from_here(at, place + 1))
-        one = place < len(words) and pattern[at] in (ONE_WORD, words[place])
+            return from_here(at + 1, place) or (place < len(address) and from_here(at, place + 1))
+        one = place < len(address) and pattern[at] in (ONE_LEVEL, address[place])
         return one and from_here(at + 1, place + 1)
 
-    hidden = words[0].startswith("$") and pattern[0] in (ONE_WORD, REST)
+    hidden = address[0].startswith("$") and pattern[0] in (ONE_LEVEL, REST)
     return not hidden and from_here(0, 0)
 
 
 @given(pattern, message)
-def test_a_match_is_what_the_definition_says(pattern: Words, words: Words) -> None:
-    assert matches(pattern, words) is defined(pattern, words)
+def test_a_match_is_what_the_definition_says(pattern: Address, address: Address) -> None:
+    assert matches(pattern, address) is defined(pattern, address)
 
 
 @given(pattern, message)
-def test_a_normal_form_matches_the_same(pattern: Words, words: Words) -> None:
+def test_a_normal_form_matches_the_same(pattern: Address, address: Address) -> None:
     """It has one order of wildcards, and no `#` before another wildcard."""
     form = normal_form(pattern)
-    assert defined(form, words) is defined(pattern, words)
+    assert defined(form, address) is defined(pattern, address)
     assert normal_form(form) == form
     assert all(
-        after not in (ONE_WORD, REST)
+        after not in (ONE_LEVEL, REST)
         for before, after in itertools.pairwise(form)
         if before == REST
     )
 
 
 @given(st.lists(st.tuples(st.booleans(), pattern, st.integers(0, 2)), max_size=40), message)
-def test_patterns_come_and_go(changes: list[tuple[bool, Words, int]], words: Words) -> None:
+def test_patterns_come_and_go(changes: list[tuple[bool, Address, int]], address: Address) -> None:
     """Whatever was added and removed, a match finds each target once for each pattern."""
     patterns: Patterns[int] = Patterns()
-    live: set[tuple[Words, int]] = set()
+    live: set[tuple[Address, int]] = set()
     for adds, pattern, target in changes:
         known = (normal_form(pattern), target)
         if adds:
@@ -72,16 +72,16 @@ def test_patterns_come_and_go(changes: list[tuple[bool, Words, int]], words: Wor
         else:
             assert patterns.remove(pattern, target) is (known in live)
             live.discard(known)
-    expected = sorted(target for pattern, target in live if defined(pattern, words))
-    assert sorted(patterns.match(words)) == expected
+    expected = sorted(target for pattern, target in live if defined(pattern, address))
+    assert sorted(patterns.match(address)) == expected
     left = {pattern for pattern, _ in live if is_complex(pattern)}
-    assert patterns.complex_words == sum(len(pattern) for pattern in left)
+    assert patterns.complex_levels == sum(len(pattern) for pattern in left)
 
 
 def test_patterns_fill_and_leave_many_blocks() -> None:
     """Room of removed patterns is used again, and what stays is found all the time."""
     patterns: Patterns[int] = Patterns()
-    made = [("t", REST, str(number), ONE_WORD, REST, "z") for number in range(2_000)]
+    made = [("t", REST, str(number), ONE_LEVEL, REST, "z") for number in range(2_000)]
     chosen = random.Random(1)
     for number, pattern in enumerate(made):
         assert patterns.add(pattern, number)
@@ -96,26 +96,26 @@ def test_patterns_fill_and_leave_many_blocks() -> None:
         assert found == ([number] if number in order[1_900:] else [])
     for number in order[1_900:]:
         assert patterns.remove(made[number], number)
-    assert patterns.complex_words == len(patterns._blocks) == 0
+    assert patterns.complex_levels == len(patterns._blocks) == 0
 
 
-def many_rests(number: int) -> Words:
+def many_rests(number: int) -> Address:
     """Sixty `#` in one pattern."""
-    words = [word for at in range(60) for word in (REST, "a" if at % 2 else ONE_WORD)]
-    return ("x", *words, str(number))
+    address = [level for at in range(60) for level in (REST, "a" if at % 2 else ONE_LEVEL)]
+    return ("x", *address, str(number))
 
 
-def a_long_tail(number: int) -> Words:
+def a_long_tail(number: int) -> Address:
     """One `#`; behind it each word of the message may be each of the pattern's."""
-    return ("x", REST, *("a" if number >> at & 1 else ONE_WORD for at in range(120)), "b")
+    return ("x", REST, *("a" if number >> at & 1 else ONE_LEVEL for at in range(120)), "b")
 
 
-def many_one_words(number: int) -> Words:
-    return ("x", *(ONE_WORD if number >> at & 1 else "a" for at in range(14)), REST)
+def many_one_words(number: int) -> Address:
+    return ("x", *(ONE_LEVEL if number >> at & 1 else "a" for at in range(14)), REST)
 
 
 @pytest.mark.parametrize("make", [many_rests, a_long_tail, many_one_words])
-def test_no_patterns_make_a_match_slow(make: Callable[[int], Words]) -> None:
+def test_no_patterns_make_a_match_slow(make: Callable[[int], Address]) -> None:
     """One routing key against a thousand patterns that were chosen to be costly."""
     patterns: Patterns[int] = Patterns()
     for number in range(1_000):

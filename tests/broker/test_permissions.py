@@ -22,27 +22,27 @@ from polymq.broker.accounts.permissions import (
     covers,
     format_pattern,
     group_place,
-    is_word,
+    is_level,
     matches,
     overlaps,
     parse_pattern,
 )
-from polymq.broker.port import ONE_WORD, REST, Words
+from polymq.broker.port import ONE_LEVEL, REST, Address
 from polymq.broker.routing.patterns import matches as filter_matches
 
 # Two words that patterns use, and one that none does: it stands for every other word.
 PLACES = [place for size in range(1, 6) for place in itertools.product("abc", repeat=size)]
-PATTERNS: list[Words] = [
-    (*words, *rest)
+PATTERNS: list[Address] = [
+    (*address, *rest)
     for size in range(3)
-    for words in itertools.product(("a", "b", ONE_WORD), repeat=size)
+    for address in itertools.product(("a", "b", ONE_LEVEL), repeat=size)
     for rest in ((), (REST,))
-    if words or rest
+    if address or rest
 ]
-FILTERS: list[Words] = [
-    words
+FILTERS: list[Address] = [
+    address
     for size in range(1, 4)
-    for words in itertools.product(("a", "b", ONE_WORD, REST), repeat=size)
+    for address in itertools.product(("a", "b", ONE_LEVEL, REST), repeat=size)
 ]
 
 
@@ -50,10 +50,10 @@ def rule(text: str, *, effect: Effect = Effect.ALLOW, action: Action = Action.PU
     return Rule(subject="u", effect=effect, action=action, pattern=parse_pattern(text))
 
 
-def allowed(*rules: Rule, action: Action, words: Words, **names: str | None) -> bool:
+def allowed(*rules: Rule, action: Action, address: Address, **names: str | None) -> bool:
     made = RuleSet(rules, user=names.get("user"), client_id=names.get("client_id"))
     reads = action is Action.SUBSCRIBE
-    return (made.decide_filter if reads else made.decide)(action, words).allowed
+    return (made.decide_filter if reads else made.decide)(action, address).allowed
 
 
 # --- the three questions ---------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_what_may_be_subscribed_to_may_be_read_message_by_message() -> None:
 
 # --- names ----------------------------------------------------------------------------------
 
-NASTY = ["#", "*", "+", "a.b", "{client_id}", "\x00#", "", ONE_WORD, REST, CLIENT_ID, "a/b", "a\n"]
+NASTY = ["#", "*", "+", "a.b", "{client_id}", "\x00#", "", ONE_LEVEL, REST, CLIENT_ID, "a/b", "a\n"]
 
 
 def ids(count: int) -> Iterator[str]:
@@ -125,10 +125,10 @@ def test_a_client_id_opens_its_own_place_only() -> None:
     ]
     for client_id in ids(20_000):
         made = RuleSet(rules, user="u", client_id=client_id)
-        for word in (client_id, "b", "#", ONE_WORD, REST):
-            own = word == client_id and is_word(client_id)
-            assert made.decide(Action.PUBLISH, ("devices", word, "x")).allowed == own
-            wanted = ("devices", word, REST)
+        for level in (client_id, "b", "#", ONE_LEVEL, REST):
+            own = level == client_id and is_level(client_id)
+            assert made.decide(Action.PUBLISH, ("devices", level, "x")).allowed == own
+            wanted = ("devices", level, REST)
             assert made.decide_filter(Action.SUBSCRIBE, wanted).allowed == own
         assert not made.decide_filter(Action.SUBSCRIBE, ("devices", REST)).allowed
 
@@ -157,16 +157,16 @@ def test_names_are_put_in_as_whole_words() -> None:
 
 def test_nothing_is_allowed_that_no_rule_allows() -> None:
     for action in Action:
-        assert not allowed(action=action, words=("a",))
-        assert not allowed(rule("a", action=action), action=action, words=("b",))
+        assert not allowed(action=action, address=("a",))
+        assert not allowed(rule("a", action=action), action=action, address=("b",))
 
 
 def test_who_denies_wins_in_whatever_order() -> None:
     deny = rule("a.secret.#", effect=Effect.DENY)
     for rules in ((rule("a.#"), deny), (deny, rule("a.#"))):
-        assert allowed(*rules, action=Action.PUBLISH, words=("a", "x"))
-        assert not allowed(*rules, action=Action.PUBLISH, words=("a", "secret"))
-        assert not allowed(*rules, action=Action.PUBLISH, words=("a", "secret", "x"))
+        assert allowed(*rules, action=Action.PUBLISH, address=("a", "x"))
+        assert not allowed(*rules, action=Action.PUBLISH, address=("a", "secret"))
+        assert not allowed(*rules, action=Action.PUBLISH, address=("a", "secret", "x"))
 
 
 def test_a_subscription_that_would_see_something_denied_is_refused() -> None:
@@ -174,24 +174,24 @@ def test_a_subscription_that_would_see_something_denied_is_refused() -> None:
         rule("a.#", action=Action.SUBSCRIBE),
         rule("a.secret", action=Action.SUBSCRIBE, effect=Effect.DENY),
     )
-    assert allowed(*rules, action=Action.SUBSCRIBE, words=("a", "x"))
-    assert allowed(*rules, action=Action.SUBSCRIBE, words=("a", "x", REST))
-    for wanted in (("a", REST), ("a", ONE_WORD), (REST,), (REST, "secret"), ("a", "secret")):
-        assert not allowed(*rules, action=Action.SUBSCRIBE, words=wanted), wanted
+    assert allowed(*rules, action=Action.SUBSCRIBE, address=("a", "x"))
+    assert allowed(*rules, action=Action.SUBSCRIBE, address=("a", "x", REST))
+    for wanted in (("a", REST), ("a", ONE_LEVEL), (REST,), (REST, "secret"), ("a", "secret")):
+        assert not allowed(*rules, action=Action.SUBSCRIBE, address=wanted), wanted
 
 
 def test_a_topic_with_dots_is_read_both_ways() -> None:
     """The exchange `orders.eu` with key `x`, and the exchange `orders` with key `eu.x`."""
-    for words in (("orders.eu", "x"), ("orders", "eu", "x")):
-        assert allowed(rule("orders.eu.#"), action=Action.PUBLISH, words=words)
+    for address in (("orders.eu", "x"), ("orders", "eu", "x")):
+        assert allowed(rule("orders.eu.#"), action=Action.PUBLISH, address=address)
         denied = (rule("#"), rule("orders.eu.#", effect=Effect.DENY))
-        assert not allowed(*denied, action=Action.PUBLISH, words=words)
-    assert allowed(rule("*.x"), action=Action.PUBLISH, words=("orders.eu", "x"))
+        assert not allowed(*denied, action=Action.PUBLISH, address=address)
+    assert allowed(rule("*.x"), action=Action.PUBLISH, address=("orders.eu", "x"))
     reads = (
         rule("#", action=Action.SUBSCRIBE),
         rule("orders.eu.x", action=Action.SUBSCRIBE, effect=Effect.DENY),
     )
-    assert not allowed(*reads, action=Action.SUBSCRIBE, words=(ONE_WORD, "x"))
+    assert not allowed(*reads, action=Action.SUBSCRIBE, address=(ONE_LEVEL, "x"))
 
 
 @pytest.mark.parametrize(
@@ -222,14 +222,14 @@ def test_who_may_do_anything_in_a_topic_may_know_of_it(rules: str, known: bool) 
 
 def test_topics_of_the_broker_are_closed_to_all() -> None:
     for action in Action:
-        words = ("RMQ_SYS_POLYMQ_STATE",)
-        assert not allowed(*ADMIN_RULES, action=action, words=words)
-        assert not RuleSet(ADMIN_RULES, user="u").decide_filter(action, (*words, REST)).allowed
-    assert allowed(*ADMIN_RULES, action=Action.PUBLISH, words=("RMQ_SYS_TRACE_TOPIC",))
-    assert not allowed(*ADMIN_RULES, action=Action.PUBLISH, words=("RMQ_SYS_TRACE_TOPICS",))
+        address = ("RMQ_SYS_POLYMQ_STATE",)
+        assert not allowed(*ADMIN_RULES, action=action, address=address)
+        assert not RuleSet(ADMIN_RULES, user="u").decide_filter(action, (*address, REST)).allowed
+    assert allowed(*ADMIN_RULES, action=Action.PUBLISH, address=("RMQ_SYS_TRACE_TOPIC",))
+    assert not allowed(*ADMIN_RULES, action=Action.PUBLISH, address=("RMQ_SYS_TRACE_TOPICS",))
     for topic in ("%DLQ%orders", "%RETRY%group"):
-        assert not allowed(*ADMIN_RULES, action=Action.PUBLISH, words=(topic, "x"))
-        assert allowed(*ADMIN_RULES, action=Action.SUBSCRIBE, words=(topic, REST))
+        assert not allowed(*ADMIN_RULES, action=Action.PUBLISH, address=(topic, "x"))
+        assert allowed(*ADMIN_RULES, action=Action.SUBSCRIBE, address=(topic, REST))
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,14 @@ def test_a_group_that_is_denied_as_a_word_is_denied_as_a_topic() -> None:
         rule("%RETRY%.billing.#", effect=Effect.DENY, action=Action.SUBSCRIBE),
     ]
     made = RuleSet(rules, user="ann")
-    for words in (group_place("billing"), ("%RETRY%billing",), (ONE_WORD, REST), (REST,)):
-        assert not made.decide_filter(Action.SUBSCRIBE, words).allowed, words
+    for address in (group_place("billing"), ("%RETRY%billing",), (ONE_LEVEL, REST), (REST,)):
+        assert not made.decide_filter(Action.SUBSCRIBE, address).allowed, address
     assert made.decide_filter(Action.SUBSCRIBE, group_place("shipping")).allowed
 
 
 def test_an_admin_may_everything_else() -> None:
     for action in Action:
-        assert allowed(*ADMIN_RULES, action=action, words=("any", "place"))
+        assert allowed(*ADMIN_RULES, action=action, address=("any", "place"))
 
 
 # --- text -----------------------------------------------------------------------------------
@@ -277,9 +277,9 @@ def test_an_admin_may_everything_else() -> None:
     [
         ("#", (REST,)),
         ("sensors", ("sensors",)),
-        ("sensors.*.temp", ("sensors", ONE_WORD, "temp")),
+        ("sensors.*.temp", ("sensors", ONE_LEVEL, "temp")),
         ("sensors.#", ("sensors", REST)),
-        ("sensors/+/temp", ("sensors", ONE_WORD, "temp")),
+        ("sensors/+/temp", ("sensors", ONE_LEVEL, "temp")),
         ("sensors/v1.2/#", ("sensors", "v1/2", REST)),
         ("a.b/c", ("a", "b", "c")),
         ("devices/{client_id}/#", ("devices", CLIENT_ID, REST)),
@@ -297,7 +297,7 @@ def test_an_admin_may_everything_else() -> None:
         (".".join("a" * 129), None),
     ],
 )
-def test_patterns_as_people_write_them(text: str, pattern: Words | None) -> None:
+def test_patterns_as_people_write_them(text: str, pattern: Address | None) -> None:
     if pattern is None:
         with pytest.raises(BadPattern):
             parse_pattern(text)

@@ -22,7 +22,7 @@ from polymq.broker.admission.permitted_reading import PermittedGroups, Permitted
 from polymq.broker.admission.permitted_sessions import PermittedSessions
 from polymq.broker.admission.principal import Principal
 from polymq.broker.port import (
-    ONE_WORD,
+    ONE_LEVEL,
     REST,
     BrokerPort,
     DelayPort,
@@ -372,7 +372,7 @@ def test_a_subscription_needs_the_right_to_all_that_it_matches(people: Broker) -
     deny(people, "ann", "subscribe", "a.secret.#")
     session, link = connect(port_of(people, "ann"), people, "c", clean=True)
     session.subscribe(("a", "b", REST), 1)
-    for wanted in (("a", REST), ("a", ONE_WORD), (REST,), ("a", "secret", "x"), ("b",)):
+    for wanted in (("a", REST), ("a", ONE_LEVEL), (REST,), ("a", "secret", "x"), ("b",)):
         forbidden(partial(session.subscribe, wanted, 0))
     publish(people, "a", "b.c", b"seen")
     publish(people, "a", "secret", b"unseen")

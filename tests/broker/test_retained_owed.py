@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import ONE_WORD, REST, Session, Words
+from polymq.broker.port import ONE_LEVEL, REST, Address, Session
 from polymq.broker.sessions.settings import SessionSettings
 from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import position_of
@@ -35,11 +35,13 @@ def retain(broker: Broker, qos: int = 1, count: int = COUNT) -> None:
         broker.step()
 
 
-def subscribe(broker: Broker, session: Session, words: Words = ("r", REST), qos: int = 2) -> None:
+def subscribe(
+    broker: Broker, session: Session, address: Address = ("r", REST), qos: int = 2
+) -> None:
     """A SUBSCRIBE whose SUBACK leaves, and what comes at once."""
-    since = session.subscribe(words, qos)
+    since = session.subscribe(address, qos)
     broker.step()
-    session.replay_retained(words, since)
+    session.replay_retained(address, since)
     broker.step(0.1)
 
 
@@ -141,9 +143,9 @@ def test_names_that_change_meanwhile(broker: Broker, way: str, seed: int) -> Non
 
 @pytest.mark.parametrize("way", ["reconnect", "stop", "kill"])
 @pytest.mark.parametrize(
-    "words", [(REST,), ("r", ONE_WORD), (ONE_WORD, REST), ("r", "007"), ("r", "1", REST)]
+    "address", [(REST,), ("r", ONE_LEVEL), (ONE_LEVEL, REST), ("r", "007"), ("r", "1", REST)]
 )
-def test_every_kind_of_filter(broker: Broker, way: str, words: Words) -> None:
+def test_every_kind_of_filter(broker: Broker, way: str, address: Address) -> None:
     retain(broker)
     broker.publish(broker.template("r", "1", retain=True), b"one")
     broker.publish(broker.template("r", "1.x", retain=True), b"below")
@@ -151,13 +153,13 @@ def test_every_kind_of_filter(broker: Broker, way: str, words: Words) -> None:
     broker.step()
     matching = {
         (REST,): BODIES | {b"one", b"below", b"other"},
-        ("r", ONE_WORD): BODIES | {b"one"},
-        (ONE_WORD, REST): BODIES | {b"one", b"below", b"other"},
+        ("r", ONE_LEVEL): BODIES | {b"one"},
+        (ONE_LEVEL, REST): BODIES | {b"one", b"below", b"other"},
         ("r", "007"): {b"7"},
         ("r", "1", REST): {b"one", b"below"},
-    }[words]
+    }[address]
     session, first = connect(broker, "c")
-    session.subscribe(words, 1)
+    session.subscribe(address, 1)
     broker.step(1)
     if way == "reconnect":
         session.disconnect()
@@ -175,10 +177,10 @@ def test_a_message_that_retention_copies_stays_owed(pair: Pair, way: str) -> Non
     retain(broker)
     session, first = connect(broker, "c")
     subscribe(broker, session)
-    for words, entry in list(filter(None, broker.engine.retained.entries())):
+    for address, entry in list(filter(None, broker.engine.retained.entries())):
         position = position_of(entry)
         record = broker.store.record_at(position)
-        assert broker.engine.retention._copy_one(words, position, record)
+        assert broker.engine.retention._copy_one(address, position, record)
     broker.step(1)
     broker = pair.interrupt(way, session)
     assert {body for body, _ in got(first) + rest(broker)} == BODIES

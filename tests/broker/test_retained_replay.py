@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polymq.broker.pacing.unhurried import PASSED_COUNT
-from polymq.broker.port import ONE_WORD, REST, Session
+from polymq.broker.port import ONE_LEVEL, REST, Session
 from polymq.broker.sessions.retained_replay import (
     LOOK_COST,
     REPLAYED_AT_ONCE,
@@ -39,10 +39,10 @@ def subscribed(
 ) -> tuple[Session, SpyLink]:
     """A client whose SUBACK has just left."""
     session, link = connect(broker, client, clean=clean, credit=100_000)
-    sinces = [session.subscribe(words, 0) for words in filters]
+    sinces = [session.subscribe(address, 0) for address in filters]
     broker.step()
-    for words, since in zip(filters, sinces, strict=True):
-        session.replay_retained(words, since)
+    for address, since in zip(filters, sinces, strict=True):
+        session.replay_retained(address, since)
     return session, link
 
 
@@ -94,7 +94,7 @@ def test_filters_of_one_packet_are_compared_in_slices(
 
     monkeypatch.setattr(Retained, "match", match)
     retain(broker, 200)
-    filters = [("r", ONE_WORD, f"{number}") for number in range(100)]
+    filters = [("r", ONE_LEVEL, f"{number}") for number in range(100)]
     _, link = subscribed(broker, "c", *filters, ("r", "7"))
     iterations = slices = 0
     while not link.publishes:
@@ -116,10 +116,10 @@ def test_what_a_slow_client_subscribes_to_again_and_again_waits_once(
     broker = Broker(tmp_path / "data")
     retain(broker, 3)
     session, link = connect(broker, "c", clean=clean, credit=0)
-    for words in (("r", REST), ("r", "1")) * 50:
-        since = session.subscribe(words, 0)
+    for address in (("r", REST), ("r", "1")) * 50:
+        since = session.subscribe(address, 0)
         broker.step()
-        session.replay_retained(words, since)
+        session.replay_retained(address, since)
         broker.step()
     link.left = 1000
     session.ready()
@@ -142,7 +142,7 @@ def test_nothing_is_sent_of_a_filter_that_was_unsubscribed_meanwhile(broker: Bro
     assert link.bodies[before:] == [b"2"]
 
 
-@pytest.mark.parametrize("pattern", [("a", REST), (REST,), (ONE_WORD, ONE_WORD)])
+@pytest.mark.parametrize("pattern", [("a", REST), (REST,), (ONE_LEVEL, ONE_LEVEL)])
 def test_a_walk_meets_what_stays_exactly_once(pattern: tuple[str, ...]) -> None:
     """While others come and go, their topics with them."""
     dice = random.Random(20261122)
@@ -154,15 +154,15 @@ def test_a_walk_meets_what_stays_exactly_once(pattern: tuple[str, ...]) -> None:
         nonlocal position
         for _ in range(5):
             position += 1
-            words = (dice.choice("abc") + dice.choice(["", "1"]), f"g{dice.randrange(40)}")
+            address = (dice.choice("abc") + dice.choice(["", "1"]), f"g{dice.randrange(40)}")
             if dice.random() < 0.5:
-                retained.set(words, position, 1)
+                retained.set(address, position, 1)
             else:
-                retained.clear(words)
+                retained.clear(address)
 
-    for words in sorted(stays):
+    for address in sorted(stays):
         churn()
-        retained.set(words, 1_000_000 + position, 1)
+        retained.set(address, 1_000_000 + position, 1)
     met = []
     for match in retained.match(pattern):
         churn()
@@ -190,8 +190,8 @@ def test_only_names_below_the_first_words_of_a_filter_are_looked_at() -> None:
     for number in range(300):
         retained.set(("a", f"{number % 3}", f"{number}"), number, 1)
     assert len(list(retained.match(("a", "1", REST)))) == 100
-    assert len(list(retained.match(("a", "1", ONE_WORD)))) == 100
-    assert len(list(retained.match(("a", ONE_WORD, "7")))) == 300
+    assert len(list(retained.match(("a", "1", ONE_LEVEL)))) == 100
+    assert len(list(retained.match(("a", ONE_LEVEL, "7")))) == 300
     assert list(retained.match(("a", "1"))) == [None]
     assert retained.may_match(("a", "1", "8", REST)) is False
     assert retained.may_match((REST,)) is True

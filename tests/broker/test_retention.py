@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import ONE_WORD, REST, QueueConsumer, Session
+from polymq.broker.port import ONE_LEVEL, REST, QueueConsumer, Session
 from polymq.broker.retention.retention import InWorker
 from polymq.core_log.errors import StorageFailed, StoreCorrupt
 from polymq.core_log.settings import StoreSettings
@@ -428,11 +428,11 @@ def make_everything(broker: Broker) -> None:
         )
     engine.port.exchanges.bind_queue("q1", "x", "key", {}, owner=None)
     engine.port.exchanges.bind_queue("q1", "kept", "a.*.#", {}, owner=None)
-    engine.port.queues.declare_subscription("webhook", ("kept", ONE_WORD))
+    engine.port.queues.declare_subscription("webhook", ("kept", ONE_LEVEL))
     engine.port.documents.put("rule", "ü", {"n": 1, "text": "line\nbreak \udcff"})
     session = engine.port.sessions.connect("device", clean=False, link=SpyLink(), principal="u")
     session.subscribe(("kept", REST), 2)
-    session.subscribe(("other", ONE_WORD), 0)
+    session.subscribe(("other", ONE_LEVEL), 0)
     template = broker.template("kept", "a.b")
     broker.publish(template, b"1", b"2", b"3")
     broker.publish(broker.template("home", "a", retain=True), b"warm")

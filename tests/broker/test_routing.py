@@ -9,56 +9,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.broker.names import decode_name, display_name, encode_name, parse_display_name
-from polymq.broker.port import ONE_WORD, REST, Reason, Refused, Words
+from polymq.broker.port import ONE_LEVEL, REST, Address, Reason, Refused
 from polymq.broker.routing.patterns import matches, normal_form
 from polymq.broker.routing.trie import CachedRoute, Router
 
-word = st.sampled_from(["a", "b", "", "$x"])
-message = st.lists(word, min_size=1, max_size=4).map(tuple)
-pattern = st.lists(st.one_of(word, st.just(ONE_WORD), st.just(REST)), min_size=1, max_size=5).map(
+level = st.sampled_from(["a", "b", "", "$x"])
+message = st.lists(level, min_size=1, max_size=4).map(tuple)
+pattern = st.lists(st.one_of(level, st.just(ONE_LEVEL), st.just(REST)), min_size=1, max_size=5).map(
     tuple
 )
 
 
 @pytest.mark.parametrize(
-    ("pattern_words", "words", "expected"),
+    ("pattern", "address", "expected"),
     [
         (("a", REST), ("a",), True),
         (("a", REST), ("a", "b", "c"), True),
-        (("a", ONE_WORD), ("a",), False),
-        (("a", ONE_WORD), ("a", ""), True),
+        (("a", ONE_LEVEL), ("a",), False),
+        (("a", ONE_LEVEL), ("a", ""), True),
         (("a", REST, "c"), ("a", "c"), True),
         (("a", REST, "c"), ("a", "b", "b", "c"), True),
         (("a", REST, "c"), ("a", "b"), False),
         ((REST,), ("$SYS", "x"), False),
-        ((ONE_WORD, REST), ("$SYS", "x"), False),
+        ((ONE_LEVEL, REST), ("$SYS", "x"), False),
         (("$SYS", REST), ("$SYS", "x"), True),
-        (("a", ONE_WORD, REST), ("a", "b"), True),
+        (("a", ONE_LEVEL, REST), ("a", "b"), True),
     ],
 )
 def test_matching_as_mqtt_and_amqp_define_it(
-    pattern_words: Words, words: Words, expected: bool
+    pattern: Address, address: Address, expected: bool
 ) -> None:
     """`#` is any number of words, `+` and `*` exactly one; `$` topics hide from a leading one."""
-    assert matches(pattern_words, words) is expected
+    assert matches(pattern, address) is expected
 
 
 @given(st.lists(st.tuples(st.booleans(), pattern), max_size=25), st.lists(message, max_size=6))
-def test_routes_follow_every_change(changes: list[tuple[bool, Words]], asked: list[Words]) -> None:
+def test_routes_follow_every_change(
+    changes: list[tuple[bool, Address]], asked: list[Address]
+) -> None:
     """However subscriptions come and go, a cached route says what the definition says."""
     router: Router[int, CachedRoute[int]] = Router(CachedRoute, routes_max=4)
-    live: set[tuple[Words, int]] = set()
-    for number, (add, pattern_words) in enumerate(changes):
-        words = normal_form(pattern_words)
+    live: set[tuple[Address, int]] = set()
+    for number, (add, pattern) in enumerate(changes):
+        address = normal_form(pattern)
         if add:
-            router.subscribe(words, number % 3)
-            live.add((words, number % 3))
+            router.subscribe(address, number % 3)
+            live.add((address, number % 3))
         else:
             for target in range(3):
-                router.unsubscribe(words, target)
-                live.discard((words, target))
+                router.unsubscribe(address, target)
+                live.discard((address, target))
         for message_words in asked:
-            expected = {target for words, target in live if matches(words, message_words)}
+            expected = {target for address, target in live if matches(address, message_words)}
             assert set(router.route(message_words).counts) == expected
 
 
@@ -67,8 +69,8 @@ class Sorted(CachedRoute[int]):
 
     __slots__ = ("sorts",)
 
-    def __init__(self, words: Words) -> None:
-        super().__init__(words)
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
         self.sorts = 0
 
     def targets_changed(self) -> None:
@@ -106,14 +108,14 @@ def test_a_route_that_is_far_behind_is_matched_anew() -> None:
 
 def test_costly_patterns_have_room_for_some_words() -> None:
     """Exact patterns, and those with a `#` at their end, need none of it."""
-    router: Router[int, CachedRoute[int]] = Router(CachedRoute, complex_words_max=6)
+    router: Router[int, CachedRoute[int]] = Router(CachedRoute, complex_levels_max=6)
     router.check_room(("a", REST, "b"))
     router.subscribe(("a", REST, "b"), 1)
     router.check_room(("a", REST, REST, "c"))
     router.subscribe(("a", REST, "c"), 1)
-    for plain in (("a", "b"), ("a", ONE_WORD, REST), ("a", REST, ONE_WORD, REST)):
+    for plain in (("a", "b"), ("a", ONE_LEVEL, REST), ("a", REST, ONE_LEVEL, REST)):
         router.check_room(plain)
-    for costly in (("a", REST, "d"), ("a", *[ONE_WORD] * 4), ("a", ONE_WORD, *["b"] * 15)):
+    for costly in (("a", REST, "d"), ("a", *[ONE_LEVEL] * 4), ("a", ONE_LEVEL, *["b"] * 15)):
         with pytest.raises(Refused) as caught:
             router.check_room(costly)
         assert caught.value.reason is Reason.LIMIT

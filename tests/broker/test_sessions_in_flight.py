@@ -166,9 +166,9 @@ def test_a_copy_of_a_retained_message_is_no_new_one(broker: Broker) -> None:
     since = session.subscribe(("r", REST), 1)
     broker.step()
     retention = broker.engine.retention
-    ((words, entry),) = filter(None, broker.engine.retained.entries())
+    ((address, entry),) = filter(None, broker.engine.retained.entries())
     position = int.from_bytes(entry[:8], "big")
-    assert retention._copy_one(words, position, broker.store.record_at(position))
+    assert retention._copy_one(address, position, broker.store.record_at(position))
     broker.step(1)
     session.replay_retained(("r", REST), since)
     broker.step(0.1)

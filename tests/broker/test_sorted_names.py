@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from polymq.broker.port import Words
+from polymq.broker.port import Address
 from polymq.broker.topics.sorted_names import BLOCK_COUNT_MAX, STEP_COUNT_MAX, SortedNames
 
-PREFIXES: list[Words] = [(), ("t3",), ("t4", "7"), ("t4", "7", "8"), ("none",), ("t",), ("zz",)]
+PREFIXES: list[Address] = [(), ("t3",), ("t4", "7"), ("t4", "7", "8"), ("none",), ("t",), ("zz",)]
 
 
-def drawn(dice: random.Random) -> Words:
+def drawn(dice: random.Random) -> Address:
     """A name of one to three words."""
     return (f"t{dice.randrange(8)}", *(f"{dice.randrange(40)}" for _ in range(dice.randrange(3))))
 
@@ -21,24 +21,26 @@ def drawn(dice: random.Random) -> Words:
 @pytest.mark.parametrize("removed", [0.1, 0.5, 0.9])
 def test_it_is_a_sorted_set(seed: int, removed: float) -> None:
     dice = random.Random(seed)
-    names, model = SortedNames(), set[Words]()
+    names, model = SortedNames(), set[Address]()
     for _ in range(20_000):
-        words = drawn(dice)
-        if words not in model:
-            names.add(words)
-            model.add(words)
+        address = drawn(dice)
+        if address not in model:
+            names.add(address)
+            model.add(address)
         elif dice.random() < removed:
-            names.remove(words)
-            model.remove(words)
+            names.remove(address)
+            model.remove(address)
     assert len(model) > BLOCK_COUNT_MAX
     for prefix in PREFIXES:
-        below = sorted(words for words in model if words[: len(prefix)] == prefix)
+        below = sorted(address for address in model if address[: len(prefix)] == prefix)
         assert list(names.below(prefix)) == below
         assert names.has_below(prefix) == bool(below)
         for behind in [prefix, (*prefix, "3"), drawn(dice), ("a",), ("z",)]:
-            assert list(names.below(prefix, behind)) == [words for words in below if words > behind]
-    for words in model:
-        names.remove(words)
+            assert list(names.below(prefix, behind)) == [
+                address for address in below if address > behind
+            ]
+    for address in model:
+        names.remove(address)
     assert list(names.below(())) == []
     assert not names.has_below(())
     assert not names._blocks, "it takes the memory of what is there"
@@ -52,8 +54,8 @@ def test_names_in_any_order(count: int, order: str) -> None:
     if order == "shuffled":
         random.Random(1).shuffle(added)
     names = SortedNames()
-    for words in added:
-        names.add(words)
+    for address in added:
+        names.add(address)
     assert list(names.below(("t",))) == expected
     assert max(map(len, names._blocks), default=0) <= BLOCK_COUNT_MAX
     if order == "sorted":
@@ -64,11 +66,11 @@ def test_names_in_any_order(count: int, order: str) -> None:
 def test_a_walk_meets_what_stays_exactly_once(seed: int) -> None:
     """Whatever is added and removed, its own place among it, and wherever it is taken up again."""
     dice = random.Random(seed)
-    names, model = SortedNames(), set[Words]()
-    stays: set[Words] = {("t4", f"s{number}") for number in range(300)}
-    for words in stays:
-        names.add(words)
-    met: list[Words] = []
+    names, model = SortedNames(), set[Address]()
+    stays: set[Address] = {("t4", f"s{number}") for number in range(300)}
+    for address in stays:
+        names.add(address)
+    met: list[Address] = []
     walk = names.below(("t4",))
     while (found := next(walk, None)) is not None:
         met.append(found)
@@ -76,9 +78,9 @@ def test_a_walk_meets_what_stays_exactly_once(seed: int) -> None:
             names.remove(found)
             model.remove(found)
         for _ in range(20):
-            words = drawn(dice)
-            (names.remove if words in model else names.add)(words)
-            model ^= {words}
+            address = drawn(dice)
+            (names.remove if address in model else names.add)(address)
+            model ^= {address}
         if dice.random() < 0.1:
             walk = names.below(("t4",), found)  # as after a restart
     assert met == sorted(set(met))

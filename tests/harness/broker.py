@@ -339,10 +339,10 @@ class SpyLink:
     def send_publishes(
         self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
     ) -> None:
-        words = [run.meta.topic, *(run.meta.tag.split(".") if run.meta.tag is not None else [])]
+        address = [run.meta.topic, *(run.meta.tag.split(".") if run.meta.tag is not None else [])]
         for k, body in enumerate(bodies_of(run)):
             packet = (first_packet_id + k - 1) % 65535 + 1 if qos else 0
-            self.publishes.append(("/".join(words), body, qos, packet, duplicate, retain))
+            self.publishes.append(("/".join(address), body, qos, packet, duplicate, retain))
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
         self.pubrels += [(first_packet_id + k - 1) % 65535 + 1 for k in range(count)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
 from polymq.broker.port import (
+    Address,
     AdmissionPort,
     DelayPort,
     DocumentPort,
@@ -25,7 +26,6 @@ from polymq.broker.port import (
     StoragePort,
     TopicPort,
     TransactionPort,
-    Words,
 )
 
 PARTS: Final[Mapping[str, type]] = {
@@ -144,11 +144,11 @@ class SpyPort:
         pass
 
     @operation("principal.check_read")
-    def check_read(self, words: Words) -> None:
+    def check_read(self, address: Address) -> None:
         pass
 
     @operation("principal.check_admin")
-    def check_admin(self, words: Words) -> None:
+    def check_admin(self, address: Address) -> None:
         pass
 
     @operation("principal.check_known")

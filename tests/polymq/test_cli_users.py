@@ -238,7 +238,7 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(json.loads(run("permission", "list", "--json")[1])) == 2
         for subject, topic, why in (
             ("nobody", "x", "there is no user 'nobody'"),
-            ("dev", "a#", "is not a word"),
+            ("dev", "a#", "is not a level"),
             ("dev", "a.#.b", "is the last word"),
             ("role:admin", "x", "may do everything"),
         ):

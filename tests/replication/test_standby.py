@@ -65,11 +65,11 @@ def everything(broker: Broker) -> set[tuple[str, str]]:
     found = {("topic", name) for name in engine.topics.topics}
     found |= {("exchange", name) for name in engine.exchanges.exchanges}
     found |= {("queue", name) for name in engine.named_queues.queues}
-    found |= {("filter", str(key)) for key in engine.sessions.state._filter_words}
+    found |= {("filter", str(key)) for key in engine.sessions.state._filter_address}
     found |= {("group", str(number)) for number in engine.queue_store.groups}
     found |= {("session", str(number)) for number in engine.sessions.state.by_number}
     retained = filter(None, engine.retained.entries())
-    found |= {("retained", "\x00".join(words)) for words, _ in retained}
+    found |= {("retained", "\x00".join(address)) for address, _ in retained}
     found |= {("document", "kind\x00key")} if engine.port.documents.of_kind("kind") else set()
     return found | {("delay", ""), ("half", ""), ("snapshot", "last")}
 

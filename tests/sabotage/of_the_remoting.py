@@ -128,8 +128,8 @@ OF_THE_REMOTING = (
         name="retries-dead-with-users",
         why="what a consumer gives back is refused, as a publish to a topic that is closed",
         path="broker/admission/principal.py",
-        old="        if action in (Action.PUBLISH, Action.CREATE) and words[0] in self._places:\n",
-        new="        if False:\n",
+        old="        if action in (Action.PUBLISH, Action.CREATE) and address[0] in",
+        new="        if action is None and address[0] in",
         tests=_RIGHTS,
     ),
     Sabotage(

@@ -36,8 +36,8 @@ OF_THE_RETAINED = (
         name="owed-place-in-memory-only",
         why="the same, as the crash tests see it",
         path="broker/sessions/owed.py",
-        old="        self.at = self.reached = words\n",
-        new="        self.reached = words\n",
+        old="        self.at = self.reached = address\n",
+        new="        self.reached = address\n",
         crash=_STATES,
     ),
     Sabotage(

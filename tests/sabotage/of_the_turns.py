@@ -84,8 +84,8 @@ OF_THE_TURNS = (
         name="filters-wait-without-end",
         why="a client that subscribes again and again and reads nothing fills the memory",
         path="broker/sessions/retained_replay.py",
-        old="        if words not in self._since_when:\n",
-        new="        if words:\n",
+        old="        if address not in self._since_when:\n",
+        new="        if address:\n",
         tests=(REPLAY,),
     ),
     Sabotage(

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polymq.broker.port import (
-    ONE_WORD,
+    ONE_LEVEL,
     REST,
+    Address,
     Consumer,
     Delivery,
     Durability,
@@ -26,7 +27,6 @@ from polymq.broker.port import (
     StorageFailed,
     TakesApart,
     TopicInfo,
-    Words,
 )
 from polymq.core_log.kernels.batch import (
     BODY_SIZE,
@@ -84,7 +84,7 @@ class SpyDelivery(Delivery):
 class SpyQueue:
     """A subscription's queue."""
 
-    words: Words
+    address: Address
     messages: list[tuple[Message, Mapping[str, str]]] = field(default_factory=list)
     next: int = 0
     requeued: list[int] = field(default_factory=list)
@@ -248,9 +248,9 @@ class SpyPort(spy_port.SpyPort):
         self.stored.append(message)
         self.constants.append(constant or {})
         self.appended += RECORD_BYTES
-        words = (topic,) if tag is None else (topic, *tag.split("."))
+        address = (topic,) if tag is None else (topic, *tag.split("."))
         for queue in self.queue_by_name.values():
-            if matches(queue.words, words):
+            if matches(queue.address, address):
                 queue.messages.append((message, constant or {}))
         return message
 
@@ -304,9 +304,9 @@ class SpyPort(spy_port.SpyPort):
     # --- subscriptions
 
     @operation("queues.declare_subscription")
-    def declare_subscription(self, name: str, words: Words) -> Position:
-        queue = self.queue_by_name.setdefault(self.subscription_queue(name), SpyQueue(words))
-        if queue.words != words:
+    def declare_subscription(self, name: str, address: Address) -> Position:
+        queue = self.queue_by_name.setdefault(self.subscription_queue(name), SpyQueue(address))
+        if queue.address != address:
             raise Refused(Reason.DIFFERENT, f"{name} exists with other words")
         return self._changed()
 
@@ -403,15 +403,15 @@ class SpyPort(spy_port.SpyPort):
         return False
 
 
-def matches(pattern: Words, words: Words) -> bool:
+def matches(pattern: Address, address: Address) -> bool:
     """Whether words match a pattern."""
     if not pattern:
-        return not words
+        return not address
     if pattern[0] == REST:
-        return any(matches(pattern[1:], words[at:]) for at in range(len(words) + 1))
-    if not words or pattern[0] not in (ONE_WORD, words[0]):
+        return any(matches(pattern[1:], address[at:]) for at in range(len(address) + 1))
+    if not address or pattern[0] not in (ONE_LEVEL, address[0]):
         return False
-    return matches(pattern[1:], words[1:])
+    return matches(pattern[1:], address[1:])
 
 
 def replace_offset(message: Message, offset: int, redelivered: bool) -> Message:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polymq.gateways.http_cloudevents.errors import Problem
 from polymq.gateways.http_cloudevents.filters import Predicate, compile_filters
-from polymq.gateways.http_cloudevents.mapping import words_of
+from polymq.gateways.http_cloudevents.mapping import address_of
 from tests.gateways.http_cloudevents.http_spy_port import matches
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.created", "n": "5"}
@@ -91,4 +91,4 @@ simple = st.builds(
 def test_words_never_lose_an_event_that_passes(filters: list[Any], kind: str) -> None:
     """The queue collects by words, the function decides: what passes must have been collected."""
     if compiled(filters)({"type": kind}):
-        assert matches(words_of("t", filters), ("t", *kind.split(".")))
+        assert matches(address_of("t", filters), ("t", *kind.split(".")))

@@ -424,7 +424,7 @@ def test_a_structured_event_in_another_protocol_is_that_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("filters", "words"),
+    ("filters", "address"),
     [
         ([], ("t", REST)),
         ([{"exact": {"type": "order.created"}}], ("t", "order", "created")),
@@ -442,8 +442,10 @@ def test_a_structured_event_in_another_protocol_is_that_event() -> None:
         ([{"suffix": {"type": ".a"}}], ("t", REST)),
     ],
 )
-def test_words_of_filters(filters: list[dict[str, dict[str, str]]], words: tuple[str, ...]) -> None:
-    assert mapping.words_of("t", filters) == words
+def test_words_of_filters(
+    filters: list[dict[str, dict[str, str]]], address: tuple[str, ...]
+) -> None:
+    assert mapping.address_of("t", filters) == address
 
 
 # --- dead letters -----------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_one_bad_event_refuses_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "status", "words"),
+    ("headers", "body", "status", "text"),
     [
         ({"ce-id": "1"}, b"", 400, "specversion: is missing"),
         ({**BINARY, "ce-time": "now"}, b"", 400, "time: 'now'"),
@@ -131,13 +131,13 @@ def test_one_bad_event_refuses_the_batch() -> None:
     ],
 )
 def test_bad_event_is_a_problem_in_words(
-    headers: dict[str, str], body: bytes, status: int, words: str
+    headers: dict[str, str], body: bytes, status: int, text: str
 ) -> None:
     async def scenario() -> None:
         async with http() as door:
             found, problem = await door.publish(body, headers)
             assert (found, problem["status"]) == (status, status)
-            assert words in problem["detail"]
+            assert text in problem["detail"]
             assert door.port.stored == []
 
     run(scenario())

@@ -138,7 +138,7 @@ def test_url_with_a_literal_address(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "text"),
     [
         ("http://example.com/", "use https"),
         ("ftp://example.com/", "use https"),
@@ -163,11 +163,11 @@ def test_url_with_a_literal_address(host: str) -> None:
         ("https://1.2.3.4.5/", None),
     ],
 )
-def test_url_that_is_no_sink(url: str, words: str | None) -> None:
-    if words is None:  # A name of digits: DNS decides, and the socket's address after it.
+def test_url_that_is_no_sink(url: str, text: str | None) -> None:
+    if text is None:  # A name of digits: DNS decides, and the socket's address after it.
         AddressPolicy().check_url(url)
         return
-    with pytest.raises((ValueError, AddressRefused), match=words):
+    with pytest.raises((ValueError, AddressRefused), match=text):
         AddressPolicy().check_url(url)
 
 

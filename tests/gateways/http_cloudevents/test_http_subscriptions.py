@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.port import REST, Position, Reason, Refused, Words
+from polymq.broker.port import REST, Address, Position, Reason, Refused
 from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
 from polymq.gateways.http_cloudevents.limits import WebhookSettings
 from polymq.gateways.http_cloudevents.subscriptions import (
@@ -35,7 +35,7 @@ PULL = {"topic": "orders"}
 class Following(SpyPort):
     """The port of a slave: it has its master's state, and takes no changes."""
 
-    def declare_subscription(self, name: str, words: Words) -> Position:
+    def declare_subscription(self, name: str, address: Address) -> Position:
         raise Refused(Reason.READ_ONLY, "this broker is a slave: its master is m:1, ask there")
 
 
@@ -93,7 +93,7 @@ def test_life_of_a_subscription() -> None:
                 "status": {"state": "active"},
             }
             assert "s1" in door.port.documents.of_kind(DOCUMENT_KIND)
-            assert door.port.queue_by_name["sub:s1"].words == ("orders", REST)
+            assert door.port.queue_by_name["sub:s1"].address == ("orders", REST)
             assert await put(door, "s1", made) == (200, made), "what was read can be sent"
             assert (await door.call("GET", "/subscriptions/s1"))[:2] == (200, made)
             assert (await door.call("GET", "/subscriptions"))[:2] == (200, [made])
@@ -116,7 +116,7 @@ def test_a_subscription_of_the_topic_without_a_name() -> None:
             status, made, _ = await door.call("POST", "/subscriptions", wanted)
             assert (status, made["topic"]) == (201, "||")
             assert made["config"]["deadLetterTopic"] == "|||"
-            assert door.port.queue_by_name["sub:s1"].words == ("", REST)
+            assert door.port.queue_by_name["sub:s1"].address == ("", REST)
             (stored,) = door.port.documents.of_kind(DOCUMENT_KIND).values()
             again = from_document("s1", stored)
             assert (again.topic, again.dead_letter_topic) == ("", "||")
@@ -148,7 +148,7 @@ def test_nothing_is_answered_before_the_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "text"),
     [
         (b"", "Input data was truncated"),
         (b"[]", "Expected `object`"),
@@ -170,12 +170,12 @@ def test_nothing_is_answered_before_the_commit() -> None:
         ({"topic": "t", "sink": ""}, "scheme"),
     ],
 )
-def test_a_bad_subscription_is_refused_in_words(body: Any, words: str) -> None:
+def test_a_bad_subscription_is_refused_in_words(body: Any, text: str) -> None:
     async def scenario() -> None:
         async with http() as door:
             status, problem = await put(door, "s", body)
             assert status == 400
-            assert words in problem["detail"]
+            assert text in problem["detail"]
             assert door.port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
@@ -461,7 +461,7 @@ def test_readers_do_not_see_the_query_of_a_sink(sink: str, shown: str) -> None:
     class Reader(SpyPort):
         """Lets everybody read, and nobody administer."""
 
-        def check_admin(self, words: Words) -> None:
+        def check_admin(self, address: Address) -> None:
             raise Refused(Reason.FORBIDDEN, "not yours")
 
     async def scenario() -> None:
@@ -513,7 +513,7 @@ def test_one_subscription_that_cannot_be_served_does_not_stop_the_others() -> No
         async with http(port) as door:
             await put(door, "a", PULL)
             await put(door, "b", PULL)
-        port.queue_by_name["sub:a"].words = ("something", "else")
+        port.queue_by_name["sub:a"].address = ("something", "else")
         async with http(port) as door:
             path = "/topics/orders/subscriptions/{}:receive?maxWaitTime=0"
             assert (await door.call("POST", path.format("a")))[0] == 503

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import (
+    Address,
     BrokerPort,
     Durability,
     Position,
@@ -20,7 +21,6 @@ from polymq.broker.port import (
     RunMeta,
     SessionLink,
     StorageFailed,
-    Words,
 )
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, Batch
 from polymq.gateways.mqtt.connection import Connection as MqttConnection
@@ -78,24 +78,24 @@ class SpySession:
         self.position = Position(0)
         self.calls: list[tuple[Any, ...]] = []
         self.inbound: set[int] = set()
-        self.refused: dict[Words, Refused] = {}
+        self.refused: dict[Address, Refused] = {}
         self.resumed_count = 0
         """How often acknowledgements made it look for more to send."""
 
     def resume(self) -> None:
         self.calls.append(("resume",))
 
-    def subscribe(self, words: Words, qos: int) -> Position:
-        if words in self.refused:
-            raise self.refused[words]
-        self.calls.append(("subscribe", words, qos))
+    def subscribe(self, address: Address, qos: int) -> Position:
+        if address in self.refused:
+            raise self.refused[address]
+        self.calls.append(("subscribe", address, qos))
         return self.port.append()
 
-    def replay_retained(self, words: Words, since: Position) -> None:
-        self.calls.append(("replay_retained", words, since))
+    def replay_retained(self, address: Address, since: Position) -> None:
+        self.calls.append(("replay_retained", address, since))
 
-    def unsubscribe(self, words: Words) -> Position:
-        self.calls.append(("unsubscribe", words))
+    def unsubscribe(self, address: Address) -> Position:
+        self.calls.append(("unsubscribe", address))
         return self.port.append()
 
     def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:

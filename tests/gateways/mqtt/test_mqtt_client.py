@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interop_tests import mqtt_wire as wire
-from polymq.broker.port import ONE_WORD, REST, Reason, Refused
+from polymq.broker.port import ONE_LEVEL, REST, Reason, Refused
 from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Published, SpyPort
 
@@ -370,12 +370,12 @@ def test_suback_waits_for_its_commit_and_retained_messages_follow_it() -> None:
     peer.send(wire.subscribe(9, ("a/+", 2), ("b", 1), ("$share/g/c", 1), ("#", 0)))
     assert peer.receive() == []
     assert peer.session.calls[1:] == [
-        ("subscribe", ("a", ONE_WORD), 2),
+        ("subscribe", ("a", ONE_LEVEL), 2),
         ("subscribe", (REST,), 0),
     ]
     broker.port.commit()
     assert peer.session.calls[3:] == [
-        ("replay_retained", ("a", ONE_WORD), since),
+        ("replay_retained", ("a", ONE_LEVEL), since),
         ("replay_retained", (REST,), since + 1),
     ]
     broker.loop.run()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymq.broker.port import ONE_WORD, REST, BrokerPort, Reason, Refused, RunMeta
+from polymq.broker.port import ONE_LEVEL, REST, BrokerPort, Reason, Refused, RunMeta
 from polymq.broker.routing.patterns import matches
-from polymq.broker.routing.trie import words_of
+from polymq.broker.routing.trie import address_of
 from polymq.gateways.mqtt.kernels.codes import FLAG_RETAIN
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_CODES, TopicMapping
@@ -109,12 +109,12 @@ def test_names_that_mqtt_cannot_express_are_still_delivered() -> None:
 FILTERS = [
     ("sensors/room1", ("sensors", "room1")),
     ("sensors/", ("sensors", "")),
-    ("sensors/+/temp", ("sensors", ONE_WORD, "temp")),
+    ("sensors/+/temp", ("sensors", ONE_LEVEL, "temp")),
     ("sensors/#", ("sensors", REST)),
     ("#", (REST,)),
-    ("+", (ONE_WORD,)),
-    ("+/+/#", (ONE_WORD, ONE_WORD, REST)),
-    ("/+", ("", ONE_WORD)),
+    ("+", (ONE_LEVEL,)),
+    ("+/+/#", (ONE_LEVEL, ONE_LEVEL, REST)),
+    ("/+", ("", ONE_LEVEL)),
     ("sensors/v1.2", ("sensors", "v1/2")),
     ("a|2fb/x|2b", ("a/b", "x+")),
     ("$SYS/#", ("$SYS", REST)),
@@ -122,17 +122,17 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "words"), FILTERS)
-def test_filters(pattern: str, words: tuple[str, ...]) -> None:
-    assert make_mapping().words(pattern) == words
+@pytest.mark.parametrize(("pattern", "address"), FILTERS)
+def test_filters(pattern: str, address: tuple[str, ...]) -> None:
+    assert make_mapping().address(pattern) == address
 
 
 @pytest.mark.parametrize(
-    ("pattern", "words"),
-    [("#", ("t", REST)), ("+/x", ("t", ONE_WORD, "x")), ("d7/v1.2", ("t", "d7", "v1/2"))],
+    ("pattern", "address"),
+    [("#", ("t", REST)), ("+/x", ("t", ONE_LEVEL, "x")), ("d7/v1.2", ("t", "d7", "v1/2"))],
 )
-def test_filters_under_a_fixed_topic(pattern: str, words: tuple[str, ...]) -> None:
-    assert make_mapping("t").words(pattern) == words
+def test_filters_under_a_fixed_topic(pattern: str, address: tuple[str, ...]) -> None:
+    assert make_mapping("t").address(pattern) == address
 
 
 @pytest.mark.parametrize("fixed", [None, "t"])
@@ -159,7 +159,7 @@ def test_filters_under_a_fixed_topic(pattern: str, words: tuple[str, ...]) -> No
 )
 def test_what_filters_match(fixed: str | None, pattern: str, name: str, expected: bool) -> None:
     mapping = make_mapping(fixed)
-    assert matches(mapping.words(pattern), words_of(*mapping.place(name))) is expected
+    assert matches(mapping.address(pattern), address_of(*mapping.place(name))) is expected
 
 
 @pytest.mark.parametrize(
@@ -168,15 +168,15 @@ def test_what_filters_match(fixed: str | None, pattern: str, name: str, expected
 def test_leading_wildcards_leave_the_servers_topics_alone(pattern: str, name: str) -> None:
     """[MQTT-4.7.2-1]."""
     mapping = make_mapping()
-    assert not matches(mapping.words(pattern), words_of(*mapping.place(name)))
-    assert matches(mapping.words("$SYS/#"), words_of(*mapping.place("$SYS/x")))
+    assert not matches(mapping.address(pattern), address_of(*mapping.place(name)))
+    assert matches(mapping.address("$SYS/#"), address_of(*mapping.place("$SYS/x")))
 
 
 @pytest.mark.parametrize("pattern", ["$share", "$share/g/a", "$share/g/#"])
 def test_shared_subscriptions_are_refused(pattern: str) -> None:
     """They are MQTT 5; an ordinary filter of that name would never match."""
     with pytest.raises(Refused, match="MQTT 5"):
-        make_mapping().words(pattern)
+        make_mapping().address(pattern)
 
 
 # --- templates -------------------------------------------------------------------------------
@@ -243,8 +243,8 @@ def test_topics_of_the_server_and_deep_topics_are_refused() -> None:
         assert caught.value.reason is reason
     mapping.template(b"a/b/c", 0)
     with pytest.raises(Refused):
-        mapping.words("a/b/c/#")
-    assert mapping.words("a/b/#") == ("a", "b", REST)
+        mapping.address("a/b/c/#")
+    assert mapping.address("a/b/#") == ("a", "b", REST)
 
 
 def test_every_reason_has_a_connect_code() -> None:

@@ -37,7 +37,7 @@ def record(body: bytes, properties: dict[str, str]) -> bytes:
     )  # fmt: skip
 
 
-def words_of(records: bytes) -> list[dict[str, str]]:
+def address_of(records: bytes) -> list[dict[str, str]]:
     """The properties of what comes out, which has to be whole records with sound bodies."""
     return [parse_properties(one.properties) for one in iterate_records(in_rocketmq_words(records))]
 
@@ -47,31 +47,31 @@ def test_only_what_came_over_amqp_is_written_anew() -> None:
     plain = record(b"PMQ_AMQP\x01abc\x02", {"n": "1"})
     amqp = record(b"x", {"PMQ_AMQP": packed({"n": "2"})})
     assert in_rocketmq_words(plain) == plain
-    assert [words["n"] for words in words_of(plain + amqp + plain)] == ["1", "2", "1"]
+    assert [address["n"] for address in address_of(plain + amqp + plain)] == ["1", "2", "1"]
 
 
 def test_separators_are_escaped() -> None:
-    words = words_of(record(b"", {"PMQ_AMQP": packed({"a": "1\x012\x023", "b": "4"})}))
-    assert (words[0]["a"], words[0]["b"]) == ("1%012%023", "4")
+    address = address_of(record(b"", {"PMQ_AMQP": packed({"a": "1\x012\x023", "b": "4"})}))
+    assert (address[0]["a"], address[0]["b"]) == ("1%012%023", "4")
 
 
 def test_what_is_there_stays_and_no_header_becomes_an_order() -> None:
     headers = {"n": "theirs", "DELAY": "18", "KEYS": "k", "PMQ_S": "1", "TAGS": "t"}
     given = {"PMQ_AMQP": packed(headers), "n": "ours"}
-    assert words_of(record(b"", given)) == [given]
+    assert address_of(record(b"", given)) == [given]
 
 
 def test_what_does_not_fit_is_left_out() -> None:
     headers = {"long": "x" * 15_000, "short": "y"}
-    (words,) = words_of(record(b"", {"PMQ_AMQP": packed(headers)}))
-    assert "long" not in words
-    assert words["short"] == "y"
-    assert len(words["PMQ_AMQP"]) < PROPERTIES_BYTES_MAX
+    (address,) = address_of(record(b"", {"PMQ_AMQP": packed(headers)}))
+    assert "long" not in address
+    assert address["short"] == "y"
+    assert len(address["PMQ_AMQP"]) < PROPERTIES_BYTES_MAX
 
 
 def test_damaged_properties_are_handed_on() -> None:
     given = {"PMQ_AMQP": "no base64!"}
-    assert words_of(record(b"b", given)) == [given]
+    assert address_of(record(b"b", given)) == [given]
 
 
 def long_record(body: bytes) -> bytes:

@@ -562,13 +562,13 @@ def test_what_one_client_brings_is_bounded(broker: Broker) -> None:
         peer = await set_up(made)
         groups = [consumer(f"g{number}", "mal") for number in range(3)]
         topics = {**consumer(), "subscriptionDataSet": [{"topic": f"t{n}"} for n in range(3)]}
-        for body, word in (
+        for body, level in (
             (beat(*groups), "groups"),
             (beat(topics), "topics"),
             (beat(consumer(subString="x" * 3000)), "bytes"),
         ):
             answer = await made.ask(peer, "root", 34, body)
-            assert (answer.code, word in (answer.remark or "")) == (SYSTEM_BUSY, True)
+            assert (answer.code, level in (answer.remark or "")) == (SYSTEM_BUSY, True)
         bodies = [beat(consumer(), client=f"c{number}") for number in range(4)]
         codes = [(await made.ask(peer, "owner", 34, body)).code for body in bodies]
         assert codes == [SUCCESS, SYSTEM_BUSY, SYSTEM_BUSY, SYSTEM_BUSY]

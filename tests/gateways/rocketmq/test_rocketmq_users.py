@@ -73,7 +73,7 @@ class View(spy_port.SpyPort):
         self.spy.inside.append((self.user, access_key, expelled))
         return lambda: self.spy.left.append(self.user)
 
-    def check_read(self, words: tuple[str, ...]) -> None:
+    def check_read(self, address: tuple[str, ...]) -> None:
         if self.user not in self.spy.readers:
             raise Refused(Reason.FORBIDDEN, f"{self.user} may not read")
 
