@@ -45,15 +45,15 @@ def continuation(entry: bytes, continued: RecordTemplate) -> RecordTemplate:
     with this entry."""
     name = PROPERTY_OF + b"\x01" + entry.hex().encode() + b"\x02"
     flag = continued.system_flag & SYSTEM_FLAG_AT_MOST_ONCE
-    return RecordTemplate(SYSTEM_TOPIC, 0, name + _life_of(continued), system_flag=flag)
+    return RecordTemplate(SYSTEM_TOPIC, 0, name + _ttl_of(continued), system_flag=flag)
 
 
-def _life_of(template: RecordTemplate) -> bytes:
+def _ttl_of(template: RecordTemplate) -> bytes:
     """The `PMQ_X` of this template's records, encoded; empty where they have none."""
     start = PROPERTY_CONSTANT_SIZE
-    life = template.properties[start : start + PROPERTY_LIFE_SIZE]
+    ttl = template.properties[start : start + PROPERTY_LIFE_SIZE]
     named = template.properties.startswith(PROPERTY_CONSTANT + b"\x01")
-    return life if named and life.startswith(PROPERTY_LIFE + b"\x01") else b""
+    return ttl if named and ttl.startswith(PROPERTY_LIFE + b"\x01") else b""
 
 
 def expand(records: Sequence[RecordParts]) -> list[Piece]:

@@ -153,8 +153,8 @@ class Admission:
         return user or ANONYMOUS
 
     def _made(self, principal: str, client_id: str | None) -> PermittedPort:
-        who = Principal(parts=self.port, admission=self, name=principal, client_id=client_id)
-        return PermittedPort(self.port, who)
+        checked = Principal(parts=self.port, admission=self, name=principal, client_id=client_id)
+        return PermittedPort(self.port, checked)
 
     def rules_of(self, principal: str) -> RuleSet:
         """What a principal may do now."""

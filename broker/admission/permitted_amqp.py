@@ -13,7 +13,7 @@ from polymq.broker.exchanges.entities import (
     binding_address,
     everything_in,
     is_server_named,
-    place_of,
+    topic_and_tag,
 )
 from polymq.broker.messages.message import Delivery
 from polymq.broker.names import ROOT_EXCHANGE
@@ -136,11 +136,11 @@ class PermittedExchanges(_PermittedNames):
         """See `ExchangePort.copying_route`. Each key asks for the right to publish there."""
         self._check_place(exchange, routing_key)
         for key in copies:
-            self._principal.check(Action.PUBLISH, address_of(*place_of(exchange, key)))
+            self._principal.check(Action.PUBLISH, address_of(*topic_and_tag(exchange, key)))
         return self._parts.exchanges.copying_route(exchange, routing_key, copies)
 
     def _check_place(self, exchange: str, routing_key: str) -> None:
-        topic, tag = place_of(exchange, routing_key)
+        topic, tag = topic_and_tag(exchange, routing_key)
         address = address_of(topic, tag)
         self._principal.check(Action.PUBLISH, address)
         if exchange in ("", ROOT_EXCHANGE) and not self._parts.exchanges.is_made(topic):
@@ -198,7 +198,7 @@ class PermittedQueues(_PermittedNames):
                 self._check_consume(name)
             key = arguments.get(DEAD_LETTER_KEY)
             if isinstance(key, str):
-                principal.check(Action.PUBLISH, address_of(*place_of(dead, key)))
+                principal.check(Action.PUBLISH, address_of(*topic_and_tag(dead, key)))
             else:
                 principal.check_some(everything_in(dead), Action.PUBLISH)
         queues = self._parts.queues

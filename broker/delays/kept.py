@@ -101,10 +101,10 @@ class Kept:
         """
         topic, record = template.topic, template.record
         assert topic is not None
-        life = f"{topic.incarnation:x}"
+        ttl = f"{topic.incarnation:x}"
         if by_exchange:
-            life += f"-{topic.exchange_ended_at:x}"
-        where = f"{life}.{record.queue_id:x}.{topic.stored}"
+            ttl += f"-{topic.exchange_ended_at:x}"
+        where = f"{ttl}.{record.queue_id:x}.{topic.stored}"
         return dataclasses.replace(
             delayed_record(self._topic, due_ms, where.encode(), record.properties, owner),
             extra_kind=record.extra_kind,
@@ -161,10 +161,10 @@ class Kept:
     def template(self, where: bytes, prefix: bytes) -> TopicTemplate | None:
         """How messages of a kind are stored in their own topic; None if that is gone, or the
         exchange that delayed them."""
-        life, queue_id, stored = where.decode("ascii").split(".", 2)
+        ttl, queue_id, stored = where.decode("ascii").split(".", 2)
         name = self._core.topic_names.get(stored) if is_hashed(stored) else decode_name(stored)
         topic = None if name is None else self._topics.topics.get(name)
-        if name is None or topic is None or not _is_alive(topic, life):
+        if name is None or topic is None or not _is_alive(topic, ttl):
             return None
         key = where + b"\x00" + prefix
         template = self._templates.get(key)
@@ -234,10 +234,10 @@ class Kept:
         return times
 
 
-def _is_alive(topic: Topic, life: str) -> bool:
+def _is_alive(topic: Topic, ttl: str) -> bool:
     """Whether a topic is the one that a message was meant for, and no exchange of its name has
     ended since, where one delayed the message."""
-    incarnation, _, ended_at = life.partition("-")
+    incarnation, _, ended_at = ttl.partition("-")
     if topic.incarnation != int(incarnation, 16):
         return False
     return not ended_at or topic.exchange_ended_at == int(ended_at, 16)

@@ -18,7 +18,7 @@ from polymq.broker.port.infos import ExchangeInfo, QueueInfo
 from polymq.broker.port.values import ONE_LEVEL, REST, Address, Position
 from polymq.broker.queues.leases import Lease
 from polymq.broker.queues.priorities import Levels
-from polymq.broker.queues.queue import Group, Hold, Queue
+from polymq.broker.queues.queue import Group, Queue, Registration
 from polymq.broker.queues.settings import QueueSettings, settings_of
 from polymq.broker.routing.bindings import BindingKey, Bindings
 from polymq.broker.routing.header_match import pattern_text
@@ -135,14 +135,14 @@ class NamedQueue:
 
     Attributes:
         owner: the connection that an exclusive queue belongs to.
-        exclusive_hold: of the consumer that has the queue for itself.
+        exclusive_registration: of the consumer that has the queue for itself.
         bound_by_name, bound_more: see `Bound`.
     """
 
     __slots__ = (
         "bound_by_name",
         "bound_more",
-        "exclusive_hold",
+        "exclusive_registration",
         "group",
         "lease",
         "owner",
@@ -156,7 +156,7 @@ class NamedQueue:
         self.terms = terms
         self.lease: Lease | None = None
         self.owner: object = None
-        self.exclusive_hold: Hold | None = None
+        self.exclusive_registration: Registration | None = None
         self.bound_by_name = False
         self.bound_more: dict[BindingKey, Address] | None = None
 
@@ -186,7 +186,7 @@ class NamedQueue:
         return QueueInfo(
             name=self.name,
             ready_count=self.group.ready_count,
-            consumer_count=len(self.group.holds),
+            consumer_count=len(self.group.registrations),
             durable=terms.durable,
             exclusive=terms.exclusive,
             auto_delete=terms.auto_delete,
@@ -194,7 +194,7 @@ class NamedQueue:
         )
 
 
-def place_of(exchange: str, routing_key: str) -> tuple[str, str | None]:
+def topic_and_tag(exchange: str, routing_key: str) -> tuple[str, str | None]:
     """Topic and tag of what is published to `exchange` with this key."""
     if not exchange:
         return routing_key, None

@@ -40,8 +40,8 @@ from polymq.broker.exchanges.entities import (
     check_equal,
     is_server_named,
     need_queue,
-    place_of,
     position_of,
+    topic_and_tag,
     write_op,
 )
 from polymq.broker.exchanges.graph import ExchangeGraph, Link, LinkKey
@@ -521,7 +521,7 @@ class Exchanges:
             raise Refused(
                 Reason.FORBIDDEN, f"cannot publish to internal exchange '{exchange}' in vhost '/'"
             )
-        return self.topics.route(*place_of(exchange, routing_key))
+        return self.topics.route(*topic_and_tag(exchange, routing_key))
 
     def is_routed(self, template: Template, batch: Batch, row: int) -> bool:
         """See `ExchangePort.is_routed`."""
@@ -535,7 +535,7 @@ class Exchanges:
         route = self.route(exchange, routing_key, internal=internal)
         found: dict[Queue, None] = {}  # a set that keeps its order
         for key in copies:
-            other = self.topics.router.route(self.topics.address(*place_of(exchange, key)))
+            other = self.topics.router.route(self.topics.address(*topic_and_tag(exchange, key)))
             found.update((queue, None) for queue in other.queues if queue.name in self.queues)
         if not found:
             return route
@@ -557,7 +557,7 @@ class Exchanges:
         if found is None or not found.terms.by:
             return True
         by = found.terms.by
-        topic, tag = place_of(exchange, routing_key)
+        topic, tag = topic_and_tag(exchange, routing_key)
         creates = exchange in ("", ROOT_EXCHANGE) and not self.is_made(topic)
         may_read = self.owners.may_read(
             by, lambda: self.collected(queue), (queue, self._binding_changes)

@@ -37,7 +37,7 @@ from typing import Final
 from polymq.broker.accounts.owners import Owners
 from polymq.broker.accounts.users import Change
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.exchanges.entities import Exchange, everything_in, place_of
+from polymq.broker.exchanges.entities import Exchange, everything_in, topic_and_tag
 from polymq.broker.names import ROOT_EXCHANGE
 from polymq.broker.notices import Notices
 from polymq.broker.pacing.sweeping import Sweeper
@@ -488,7 +488,7 @@ class ExchangeGraph:
         topic, tag = address[0], ".".join(address[1:])
         self._visit(walk, topic, tag, headers, found=walk.queues, is_start=True)
         if ROOT_EXCHANGE in self._links and topic != ROOT_EXCHANGE:
-            first = topic.replace(".", "/")  # as `place_of` reads it
+            first = topic.replace(".", "/")  # as `topic_and_tag` reads it
             key = f"{first}.{tag}" if len(address) > 1 else first
             self._visit(walk, ROOT_EXCHANGE, key, headers, found=walk.queues, is_start=True)
         if walk.queues:
@@ -521,7 +521,7 @@ class ExchangeGraph:
                     f"a message to exchange '{start}' is led through more than {self._walked_max} "
                     "exchanges: bind queues closer to it",
                 )
-            here = address_of(*place_of(name, key))
+            here = address_of(*topic_and_tag(name, key))
             first = is_start and name == start
             hits = self._hits(walk, name, here, headers, by_address=not first)
             found.update(dict.fromkeys(hits))

@@ -18,11 +18,11 @@ from polymq.broker.messages.compressed import COMPRESSED, PlainBody, as_sent, pl
 from polymq.broker.messages.constant_part import PREFIX_HEAD_SIZE, constant_size
 from polymq.broker.messages.dead_letter_history import DEATH_PROPERTY
 from polymq.broker.messages.kernels.record_run import RecordRun
-from polymq.broker.messages.life import LIFE_PROPERTY, life_of
 from polymq.broker.messages.long_properties import is_long, short_record, size_in_front, split_body
 from polymq.broker.messages.message import Delivery, Message
 from polymq.broker.messages.record_header import header_of
 from polymq.broker.messages.runs import RunMeta, TakesApart
+from polymq.broker.messages.time_to_live import TTL_PROPERTY, ttl_of
 from polymq.broker.names import QUEUES_TOPIC, decode_name, is_hashed
 from polymq.broker.pacing.costs import MESSAGE_COST
 from polymq.core_log.kernels.batch import (
@@ -56,10 +56,10 @@ Memory = bytes | bytearray | memoryview
 def constant_properties(tag: str | None, properties: Mapping[str, str]) -> bytes:
     """The constant part of the properties of one kind of message, `PMQ_P` included."""
     # PMQ_X has its place in front, where recovery looks for it.
-    pairs = [(LIFE_PROPERTY, properties[LIFE_PROPERTY])] if LIFE_PROPERTY in properties else []
+    pairs = [(TTL_PROPERTY, properties[TTL_PROPERTY])] if TTL_PROPERTY in properties else []
     if tag is not None:
         pairs.append((TAGS, tag))
-    pairs += [pair for pair in properties.items() if pair[0] != LIFE_PROPERTY]
+    pairs += [pair for pair in properties.items() if pair[0] != TTL_PROPERTY]
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
     encoded = text.encode("utf-8", "surrogateescape")
     if encoded.count(b"\x01") != len(pairs) or encoded.count(b"\x02") != len(pairs):
@@ -124,7 +124,7 @@ class Metas:
                 tag,
                 properties,
                 len(prefix),
-                *life_of(properties),
+                *ttl_of(properties),
                 compressed=compressed,
                 long=is_long(prefix),
             )

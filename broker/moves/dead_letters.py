@@ -42,8 +42,8 @@ from polymq.broker.messages.dead_letter_history import (
     History,
     history_of,
 )
-from polymq.broker.messages.life import LIFE_PROPERTY, life_property
 from polymq.broker.messages.runs import RunMeta
+from polymq.broker.messages.time_to_live import TTL_PROPERTY, ttl_property
 from polymq.broker.moves.moves import Moves
 from polymq.broker.moves.set_aside import SetAside
 from polymq.broker.names import EXCHANGE_PROPERTY, exchange_and_key
@@ -153,12 +153,12 @@ class DeadLetters:
         if route is None:
             return None
         properties = dict(meta.properties)
-        for gone in (RETAIN_PROPERTY, EXCHANGE_PROPERTY, LIFE_PROPERTY):
+        for gone in (RETAIN_PROPERTY, EXCHANGE_PROPERTY, TTL_PROPERTY):
             properties.pop(gone, None)
         if settings.dead_letter_key is not None:
             properties.pop(COPIES_PROPERTY, None)
         if meta.priority:  # a dead letter does not expire again
-            properties[LIFE_PROPERTY] = life_property(None, meta.priority)
+            properties[TTL_PROPERTY] = ttl_property(None, meta.priority)
         if target != route.topic:
             properties[EXCHANGE_PROPERTY] = target
         properties[DEATH_PROPERTY] = history.cut(cut).encode()

@@ -23,8 +23,8 @@ from typing import Final
 
 from polymq.broker.core import Core
 from polymq.broker.errors import PASSING, Refused
-from polymq.broker.messages.life import LIFE_PROPERTY
 from polymq.broker.messages.records import TAGS
+from polymq.broker.messages.time_to_live import TTL_PROPERTY
 from polymq.broker.moves.moves import Moves, Row, rows_of_run
 from polymq.broker.names import encode_name
 from polymq.broker.queues.queue import Group
@@ -107,7 +107,7 @@ class SetAside:
         kept = {
             name: value
             for name, value in properties.items()
-            if name not in (LIFE_PROPERTY, RETAIN_PROPERTY, TAGS)
+            if name not in (TTL_PROPERTY, RETAIN_PROPERTY, TAGS)
         }
         tag = properties.get(TAGS)
         if ASIDE_TOPIC not in self._topics.topics:

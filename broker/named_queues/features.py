@@ -131,7 +131,7 @@ class QueueFeatures:
                 self._core.timers,
                 self._core.clock_ms,
                 duration_ms=settings.expires_ms,
-                in_use=lambda: bool(found.group.holds),
+                in_use=lambda: bool(found.group.registrations),
                 end=lambda: self._end(found),
             )
 

@@ -33,7 +33,7 @@ from polymq.broker.port.infos import QueueInfo
 from polymq.broker.port.queues import Consumer, QueueConsumer
 from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.priorities import Levels
-from polymq.broker.queues.queue import Group, Hold
+from polymq.broker.queues.queue import Group, Registration
 from polymq.broker.queues.settings import ARGUMENTS, DEAD_LETTER_EXCHANGE, settings_of
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.routing.patterns import normal_form
@@ -51,33 +51,33 @@ class _AutoDeleting:
 
     queues: NamedQueues
     queue: NamedQueue
-    hold: Hold = field(repr=False)
+    registration: Registration = field(repr=False)
 
     def settle(self, first_offset: int, count: int) -> None:
-        self.hold.settle(first_offset, count)
+        self.registration.settle(first_offset, count)
 
     def requeue(self, first_offset: int, count: int) -> None:
-        self.hold.requeue(first_offset, count)
+        self.registration.requeue(first_offset, count)
 
     def reject(self, first_offset: int, count: int) -> None:
-        self.hold.reject(first_offset, count)
+        self.registration.reject(first_offset, count)
 
     def ready(self) -> None:
-        self.hold.ready()
+        self.registration.ready()
 
     def cancel(self) -> None:
-        self.hold.cancel()
-        self.queues.consumer_left(self.queue, self.hold)
+        self.registration.cancel()
+        self.queues.consumer_left(self.queue, self.registration)
 
     @property
     def active(self) -> bool:
         """Whether messages may still come."""
-        return self.hold.active
+        return self.registration.active
 
     @property
     def group(self) -> Group | Levels:
         """What it holds messages of (for moves)."""
-        return self.hold.group
+        return self.registration.group
 
 
 class NamedQueues:
@@ -196,7 +196,7 @@ class NamedQueues:
         if name not in self.queues:
             return 0, Position(0)
         found = self.need_queue(name, owner)
-        if if_unused and found.group.holds:
+        if if_unused and found.group.registrations:
             raise Refused(Reason.IN_USE, f"queue '{name}' in vhost '/' in use")
         if if_empty and found.group.ready_count:
             raise Refused(Reason.NOT_EMPTY, f"queue '{name}' in vhost '/' is not empty")
@@ -204,7 +204,7 @@ class NamedQueues:
 
     def _delete(self, found: NamedQueue) -> tuple[int, Position]:
         count = found.group.ready_count
-        holds = list(found.group.holds)
+        registrations = list(found.group.registrations)
         ends = self.exchanges.ends
         more = ends.without(key for key, _ in self.exchanges.bindings_of(found) if key[0])
         op: Op = {"op": "queue-", "name": found.name, **more}
@@ -214,8 +214,8 @@ class NamedQueues:
             if found.queue.durable:
                 raise
             position = self._write({"op": "queue-", "name": found.name}, durable=False)
-        for hold in holds:
-            hold.end()
+        for registration in registrations:
+            registration.end()
         return count, position
 
     def _end_queue(self, found: NamedQueue) -> None:
@@ -270,20 +270,22 @@ class NamedQueues:
                 f"queue '{queue}' in vhost '/' has a single active consumer: "
                 "an exclusive one is not possible",
             )
-        if found.exclusive_hold is not None or (exclusive and found.group.holds):
+        if found.exclusive_registration is not None or (exclusive and found.group.registrations):
             raise Refused(Reason.FORBIDDEN, f"queue '{queue}' in vhost '/' in exclusive use")
-        hold = found.group.add(consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
+        registration = found.group.add(
+            consumer, priority, reads_long=reads_long, takes_apart=takes_apart
+        )
         if exclusive:
-            found.exclusive_hold = hold
-        return _AutoDeleting(self, found, hold)
+            found.exclusive_registration = registration
+        return _AutoDeleting(self, found, registration)
 
-    def consumer_left(self, found: NamedQueue, hold: Hold) -> None:
+    def consumer_left(self, found: NamedQueue, registration: Registration) -> None:
         """A consumer was cancelled: an auto-delete queue goes with its last."""
-        if found.exclusive_hold is hold:
-            found.exclusive_hold = None
+        if found.exclusive_registration is registration:
+            found.exclusive_registration = None
         if found.lease is not None:
             found.lease.touch()
-        unused = not found.group.holds
+        unused = not found.group.registrations
         if found.terms.auto_delete and unused and self.queues.get(found.name) is found:
             self._delete(found)
 
@@ -303,9 +305,9 @@ class NamedQueues:
                 f"queue '{queue}' in vhost '/' has a single active consumer: use basic.consume",
             )
         getter = _Getter(callback)
-        hold = Hold(found.group, getter, reads_long=True)
-        getter.hold = hold
-        found.group.give_one(hold)
+        registration = Registration(found.group, getter, reads_long=True)
+        getter.registration = registration
+        found.group.give_one(registration)
 
     def release_owner(self, owner: object) -> Iterator[None]:
         """See `QueuePort.release_owner`."""
@@ -405,15 +407,16 @@ class _Getter:
 
     def __init__(self, callback: Callable[[Delivery | None, QueueConsumer, int], None]) -> None:
         self._callback = callback
-        self.hold: Hold | None = None
+        self.registration: Registration | None = None
 
     def credit(self) -> int:
         return 1
 
     def deliver(self, delivery: Delivery | None) -> None:
-        hold, self.hold = self.hold, None  # it has this as its consumer: without a cycle it is free
-        assert hold is not None
-        self._callback(delivery, hold, hold.group.ready_count)
+        # It has this as its consumer: without a cycle it is free.
+        registration, self.registration = self.registration, None
+        assert registration is not None
+        self._callback(delivery, registration, registration.group.ready_count)
 
     def cancelled(self) -> None:
         """A get is over before its queue can go."""

@@ -33,7 +33,6 @@ from polymq.broker.messages.amqp_content import AMQP_PROPERTY, AmqpContent, read
 from polymq.broker.messages.copies import COPIES_PROPERTY, Copies
 from polymq.broker.messages.dead_letter_history import DEATH_PROPERTY, History, history_of
 from polymq.broker.messages.kernels.record_run import RecordRun
-from polymq.broker.messages.life import LIFE_PROPERTY, life_property
 from polymq.broker.messages.long_properties import (
     LONG_CONSTANT,
     in_front,
@@ -43,6 +42,7 @@ from polymq.broker.messages.long_properties import (
 from polymq.broker.messages.message import Delivery, Message
 from polymq.broker.messages.record_header import header_property
 from polymq.broker.messages.runs import RunMeta, TakesApart
+from polymq.broker.messages.time_to_live import TTL_PROPERTY, ttl_property
 from polymq.broker.messages.unacked import Unacked
 from polymq.broker.names import (
     EXCHANGE_PROPERTY,
@@ -77,11 +77,11 @@ __all__ = [
     "EXCHANGE_PROPERTY",
     "FLUSHED",
     "IN_SYNC",
-    "LIFE_PROPERTY",
     "LONG_CONSTANT",
     "ONE_LEVEL",
     "REST",
     "ROOT_EXCHANGE",
+    "TTL_PROPERTY",
     "Address",
     "AdmissionPort",
     "AmqpContent",
@@ -138,9 +138,9 @@ __all__ = [
     "header_property",
     "history_of",
     "in_front",
-    "life_property",
     "parse_display_name",
     "read_amqp_content",
     "size_in_front",
+    "ttl_property",
     "without_long",
 ]

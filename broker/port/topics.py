@@ -58,7 +58,7 @@ class TopicPort(Protocol):
                 be here, which is APPENDED where `page_cache` was chosen, and IN_SYNC where replicas
                 have to have it (`Template.durability`).
             properties: constant properties by RocketMQ's names. `TAGS` is added by the engine.
-                A time to live and a priority are one of them: `life_property`.
+                A time to live and a priority are one of them: `ttl_property`.
                 Values may hold any character but 0x01 and 0x02.
             extra_kind, extra_name: how each row's extra bytes are stored
                 (`core_log.kernels.batch`); `PMQ_AMQP` with EXTRA_BASE64 for AMQP's properties.

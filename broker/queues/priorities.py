@@ -30,7 +30,7 @@ from polymq.broker.messages.message import Delivery
 from polymq.broker.messages.runs import TakesApart
 from polymq.broker.port.queues import Consumer
 from polymq.broker.queues.cursor import Cursor
-from polymq.broker.queues.queue import Group, Hold, Queue
+from polymq.broker.queues.queue import Group, Queue, Registration
 from polymq.broker.queues.store import QueueStore
 
 OFFSET_BITS: Final = 48
@@ -60,7 +60,15 @@ class Levels:
         make: writes the op that makes the level of a priority. Raises Refused.
     """
 
-    __slots__ = ("_joined", "_make", "_order", "_queue_store", "groups", "holds", "priority_max")
+    __slots__ = (
+        "_joined",
+        "_make",
+        "_order",
+        "_queue_store",
+        "groups",
+        "priority_max",
+        "registrations",
+    )
 
     def __init__(
         self, queue_store: QueueStore, priority_max: int, make: Callable[[int], None]
@@ -71,8 +79,10 @@ class Levels:
         self.groups: dict[int, LevelGroup] = {}
         """By priority."""
         self._order: list[LevelGroup] = []  # the most important first
-        self.holds: list[Hold] = []
-        self._joined: dict[Hold, list[Hold]] = {}  # a consumer's places in the levels
+        self.registrations: list[Registration] = []
+        self._joined: dict[
+            Registration, list[Registration]
+        ] = {}  # a consumer's places in the levels
 
     # --- levels -----------------------------------------------------------------------------
 
@@ -89,8 +99,8 @@ class Levels:
 
     def admit_consumers(self, group: LevelGroup) -> None:
         """Let those that consume from the queue consume from a new level, too."""
-        for hold in self.holds:
-            self._join(hold, group)
+        for registration in self.registrations:
+            self._join(registration, group)
 
     def queue_for(self, priority: int) -> Queue:
         """The queue that a message of this priority goes to. Raises Refused."""
@@ -124,25 +134,30 @@ class Levels:
         *,
         reads_long: bool = False,
         takes_apart: TakesApart | None = None,
-    ) -> Hold:
+    ) -> Registration:
         """See `Group.add`."""
-        hold = Hold(self, consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
-        self.holds.append(hold)
-        for group in self._order:
-            self._join(hold, group)
-        return hold
-
-    def _join(self, hold: Hold, group: LevelGroup) -> None:
-        consumer = _LevelConsumer(self, group.priority, hold.consumer)
-        place = group.add(
-            consumer, hold.priority, reads_long=hold.reads_long, takes_apart=hold.takes_apart
+        registration = Registration(
+            self, consumer, priority, reads_long=reads_long, takes_apart=takes_apart
         )
-        self._joined.setdefault(hold, []).append(place)
+        self.registrations.append(registration)
+        for group in self._order:
+            self._join(registration, group)
+        return registration
 
-    def remove(self, hold: Hold) -> None:
+    def _join(self, registration: Registration, group: LevelGroup) -> None:
+        consumer = _LevelConsumer(self, group.priority, registration.consumer)
+        place = group.add(
+            consumer,
+            registration.priority,
+            reads_long=registration.reads_long,
+            takes_apart=registration.takes_apart,
+        )
+        self._joined.setdefault(registration, []).append(place)
+
+    def remove(self, registration: Registration) -> None:
         """See `Group.remove`."""
-        self.holds.remove(hold)
-        for place in self._joined.pop(hold, ()):
+        self.registrations.remove(registration)
+        for place in self._joined.pop(registration, ()):
             place.cancel()
 
     @property
@@ -177,18 +192,18 @@ class Levels:
         """See `Group.pump`."""
         self._order[0].pump()
 
-    def give_one(self, hold: Hold) -> None:
+    def give_one(self, registration: Registration) -> None:
         """See `Group.give_one`."""
-        self._give_one(hold, iter(self._order))
+        self._give_one(registration, iter(self._order))
 
-    def _give_one(self, hold: Hold, groups: Iterator[LevelGroup]) -> None:
+    def _give_one(self, registration: Registration, groups: Iterator[LevelGroup]) -> None:
         """From the first of these levels that has something."""
         for group in groups:
             if group.ready_count or group.waiting:
-                getter = _LevelGetter(self, group.priority, hold, groups)
-                group.give_one(Hold(group, getter, reads_long=hold.reads_long))
+                getter = _LevelGetter(self, group.priority, registration, groups)
+                group.give_one(Registration(group, getter, reads_long=registration.reads_long))
                 return
-        hold.consumer.deliver(None)  # type: ignore[arg-type]
+        registration.consumer.deliver(None)  # type: ignore[arg-type]
 
     def rows(self) -> list[list[int]]:
         """[priority, queue number] of the levels but the lowest, for the snapshot."""
@@ -233,14 +248,18 @@ class _LevelConsumer:
 class _LevelGetter:
     """Somebody who asks for one message, at one level."""
 
-    __slots__ = ("_groups", "_hold", "_levels", "_priority")
+    __slots__ = ("_groups", "_levels", "_priority", "_registration")
 
     def __init__(
-        self, levels: Levels, priority: int, hold: Hold, groups: Iterator[LevelGroup]
+        self,
+        levels: Levels,
+        priority: int,
+        registration: Registration,
+        groups: Iterator[LevelGroup],
     ) -> None:
         self._levels = levels
         self._priority = priority
-        self._hold = hold
+        self._registration = registration
         self._groups = groups
 
     def credit(self) -> int:
@@ -250,9 +269,9 @@ class _LevelGetter:
     def deliver(self, delivery: Any) -> None:
         """See `port.Consumer`. None: all of the level has expired, so the next one is asked."""
         if delivery is None:
-            self._levels._give_one(self._hold, self._groups)
+            self._levels._give_one(self._registration, self._groups)
         else:
-            self._hold.consumer.deliver(_tagged(delivery, self._priority))
+            self._registration.consumer.deliver(_tagged(delivery, self._priority))
 
     def cancelled(self) -> None:
         """A get is over before its queue can go."""

@@ -173,7 +173,7 @@ class _Gone:
 _GONE: Final = _Gone()
 
 
-class Hold:
+class Registration:
     """A consumer's place in a group: the `QueueConsumer` of the port."""
 
     __slots__ = ("active", "consumer", "group", "priority", "reads_long", "takes_apart")
@@ -250,12 +250,12 @@ class Group:
         "cursor",
         "handing_over",
         "has_left",
-        "holds",
         "moved",
         "number",
         "queue",
         "ranked",
         "reading",
+        "registrations",
         "rules",
     )
 
@@ -277,8 +277,10 @@ class Group:
         self.ranked = False
         self.handing_over = False
         self.has_left = False
-        self.holds: Sequence[Hold] = ()  # replaced, never changed in place: most have none
-        self._turn = 0  # whose turn it is among `holds`
+        self.registrations: Sequence[
+            Registration
+        ] = ()  # replaced, never changed in place: most have none
+        self._turn = 0  # whose turn it is among `registrations`
         self._reading = False  # a reader thread is at work: nothing may overtake
         self._pumping = False
         self._scheduled = False
@@ -300,33 +302,39 @@ class Group:
         *,
         reads_long: bool = False,
         takes_apart: TakesApart | None = None,
-    ) -> Hold:
+    ) -> Registration:
         """A consumer joins; it gets nothing before its `ready()` or the next message.
 
         Args:
             priority: those with a higher one are served first, as long as they have credit.
             reads_long, takes_apart: see `QueuePort.consume`.
         """
-        hold = Hold(self, consumer, priority, reads_long=reads_long, takes_apart=takes_apart)
+        registration = Registration(
+            self, consumer, priority, reads_long=reads_long, takes_apart=takes_apart
+        )
         single = self.rules is not None and self.rules.single
         self.ranked = single or self.ranked or priority != 0
         if not priority and not self.ranked:
-            self.holds = [*self.holds, hold]
-            return hold
-        holds = list(self.holds)
-        at = len(holds)
+            self.registrations = [*self.registrations, registration]
+            return registration
+        registrations = list(self.registrations)
+        at = len(registrations)
         first = 1 if single else 0  # who is served alone stays so
-        while at > first and holds[at - 1].priority < priority:
+        while at > first and registrations[at - 1].priority < priority:
             at -= 1
-        holds.insert(at, hold)
-        self.holds = holds
-        return hold
+        registrations.insert(at, registration)
+        self.registrations = registrations
+        return registration
 
-    def remove(self, hold: Hold) -> None:
+    def remove(self, registration: Registration) -> None:
         """A consumer leaves."""
-        if self.rules is not None and self.rules.single and self.holds[:1] == [hold]:
+        if (
+            self.rules is not None
+            and self.rules.single
+            and self.registrations[:1] == [registration]
+        ):
             self.handing_over = self.cursor.outstanding_count > 0
-        self.holds = [other for other in self.holds if other is not hold]
+        self.registrations = [other for other in self.registrations if other is not registration]
         if self.ranked:  # somebody else's turn has come
             self.pump_later()
 
@@ -339,9 +347,9 @@ class Group:
         else:
             assert queue.reader is self
             queue.reader = None
-        for hold in self.holds:
-            hold.active = False
-        self.holds = ()
+        for registration in self.registrations:
+            registration.active = False
+        self.registrations = ()
 
     @property
     def ready_count(self) -> int:
@@ -398,7 +406,7 @@ class Group:
 
     def arrival_cost(self) -> int:
         """What `arrived` costs, in the units of `broker.pacing.costs`."""
-        return CONSUMER_COST if self.holds else 1
+        return CONSUMER_COST if self.registrations else 1
 
     def arrived(self, run: Committed, first: int) -> None:
         """A run became visible at offset `first`."""
@@ -410,7 +418,7 @@ class Group:
     def offer(self, run: Committed, first: int) -> None:
         """Hand a run that is still in memory to the consumers, if it is their turn."""
         cursor = self.cursor
-        if not self.holds or self._reading:
+        if not self.registrations or self._reading:
             return
         if (
             cursor.next != first
@@ -422,11 +430,11 @@ class Group:
             return
         done = 0
         while done < run.count:
-            turn = self._next_hold(run.count - done)
+            turn = self._next_registration(run.count - done)
             if turn is None:
                 return
-            hold, limit = turn
-            if hold.takes_apart is not None and hold.takes_apart(run.meta):
+            registration, limit = turn
+            if registration.takes_apart is not None and registration.takes_apart(run.meta):
                 cost = run.count * MESSAGE_COST + run.end - run.start
                 if run.parts is not None or cost > self.reading.share.left:
                     self.pump()  # `_deliver` bounds how much at once
@@ -438,7 +446,7 @@ class Group:
             self.moved(self)
             if redelivered:
                 self.reading.redelivered_count += count
-            hold.consumer.deliver(
+            registration.consumer.deliver(
                 Delivery(run.slice(offset - first, count), offset, count, redelivered)
             )
             done = cursor.next - first
@@ -460,26 +468,26 @@ class Group:
             budget = self._pump_count
             while budget > 0:
                 ready = self._deliverable()
-                turn = self._next_hold(min(ready, budget)) if ready > 0 else None
+                turn = self._next_registration(min(ready, budget)) if ready > 0 else None
                 if turn is None:
                     return
-                hold, limit = turn
-                if not self._take_and_deliver(hold, limit) or self._scheduled:
+                registration, limit = turn
+                if not self._take_and_deliver(registration, limit) or self._scheduled:
                     return
                 budget -= limit
             self.pump_later()
         finally:
             self._pumping = False
 
-    def give_one(self, hold: Hold) -> None:
+    def give_one(self, registration: Registration) -> None:
         """One message to a consumer outside of the turn (AMQP get), or None if there is none."""
         ready = -1 if self._reading else self._deliverable()
         if ready < 0:  # what is being read comes first
-            self.reading.schedule(lambda: self.give_one(hold))
+            self.reading.schedule(lambda: self.give_one(registration))
         elif not ready:
-            hold.consumer.deliver(None)  # type: ignore[arg-type]
+            registration.consumer.deliver(None)  # type: ignore[arg-type]
         else:
-            self._take_and_deliver(hold, 1)
+            self._take_and_deliver(registration, 1)
 
     def _deliverable(self) -> int:
         """How many messages may be delivered; below zero: not known yet."""
@@ -489,7 +497,7 @@ class Group:
 
     def pump_later(self) -> None:
         """Pump in a later loop iteration, when it is this group's turn."""
-        if not self._scheduled and self.holds:
+        if not self._scheduled and self.registrations:
             self._scheduled = True
             self.reading.share.wait(self._pump_scheduled)
 
@@ -501,47 +509,51 @@ class Group:
         self._scheduled = False
         self.pump()
 
-    def _next_hold(self, ready: int) -> tuple[Hold, int] | None:
+    def _next_registration(self, ready: int) -> tuple[Registration, int] | None:
         """Whose turn it is, and how many it gets: an equal share of what is ready."""
         if self.ranked:
             return self._next_by_rank(ready)
-        holds = self.holds
-        count = len(holds)
+        registrations = self.registrations
+        count = len(registrations)
         if count == 1:
-            credit = holds[0].consumer.credit()
-            return (holds[0], min(credit, ready)) if credit > 0 else None
+            credit = registrations[0].consumer.credit()
+            return (registrations[0], min(credit, ready)) if credit > 0 else None
         share = max(1, ready // count) if count else 0
         for step in range(count):
             at = (self._turn + step) % count
-            credit = holds[at].consumer.credit()
+            credit = registrations[at].consumer.credit()
             if credit > 0:
                 self._turn = at + 1
-                return holds[at], min(credit, share)
+                return registrations[at], min(credit, share)
         return None
 
-    def _next_by_rank(self, ready: int) -> tuple[Hold, int] | None:
+    def _next_by_rank(self, ready: int) -> tuple[Registration, int] | None:
         """The same where one consumer is served alone, or some before others: those with the
         highest priority that have credit, in turn."""
-        holds = self.holds
+        registrations = self.registrations
         if self.rules is not None and self.rules.single:
             if self.handing_over:
                 if self.cursor.outstanding_count:
                     return None
                 self.handing_over = False
-            holds = holds[:1]
+            registrations = registrations[:1]
         at = 0
-        while at < len(holds):
-            equal = [hold for hold in holds[at:] if hold.priority == holds[at].priority]
+        while at < len(registrations):
+            equal = [
+                registration
+                for registration in registrations[at:]
+                if registration.priority == registrations[at].priority
+            ]
             for step in range(len(equal)):
-                hold = equal[(self._turn + step) % len(equal)]
-                credit = hold.consumer.credit()
+                registration = equal[(self._turn + step) % len(equal)]
+                credit = registration.consumer.credit()
                 if credit > 0:
                     self._turn += step + 1
-                    return hold, min(credit, max(1, ready // len(equal)))
+                    return registration, min(credit, max(1, ready // len(equal)))
             at += len(equal)
         return None
 
-    def _take_and_deliver(self, hold: Hold, limit: int) -> bool:
+    def _take_and_deliver(self, registration: Registration, limit: int) -> bool:
         """Hand the next messages to the consumer. False if a reader thread has to get them first,
         or there are none."""
         queue = self.queue
@@ -557,12 +569,14 @@ class Group:
             first,
             count,
             self.reading.limits.pump_bytes_max,
-            lambda records, found: self._deliver(hold, taken, records, found),
+            lambda records, found: self._deliver(registration, taken, records, found),
             large_in_place=True,
         )
         return not self._reading
 
-    def _deliver(self, hold: Hold, taken: tuple[int, int, bool], records: Any, found: int) -> None:
+    def _deliver(
+        self, registration: Registration, taken: tuple[int, int, bool], records: Any, found: int
+    ) -> None:
         """The records are there. What was taken and not read goes back; so does what was read and
         is too much to hand out at once."""
         self._reading = False
@@ -572,24 +586,24 @@ class Group:
             return
         runs: Sequence[RecordRun] = ()
         times = 0 if self.rules is None else self.rules.delivery_count(first)
-        if found and hold.active:
-            runs, found = self._share_of(hold, records, found, counted=times > 0)
+        if found and registration.active:
+            runs, found = self._share_of(registration, records, found, counted=times > 0)
         if found < count:
             self.cursor.untake(first + found, count - found, redelivered)
             self.pump_later()
         if found:
             self.moved(self)
-            if hold.active:
+            if registration.active:
                 if redelivered:
                     self.reading.redelivered_count += found
-                hold.consumer.deliver(Delivery(runs, first, found, redelivered, times))
+                registration.consumer.deliver(Delivery(runs, first, found, redelivered, times))
             else:
                 self.cursor.requeue(first, found)
         if not self._pumping:
             self.pump()
 
     def _share_of(
-        self, hold: Hold, records: Any, found: int, *, counted: bool
+        self, registration: Registration, records: Any, found: int, *, counted: bool
     ) -> tuple[Sequence[RecordRun], int]:
         """The runs of these records as the consumer gets them, as far as the share goes, and how
         many messages they have: at least one.
@@ -599,14 +613,14 @@ class Group:
             counted: their deliveries are, which consumers write into each message.
         """
         reading = self.reading
-        takes_apart = hold.takes_apart
+        takes_apart = registration.takes_apart
         if counted and takes_apart is not None:
             takes_apart = _any_kind
         cut, cost = reading.metas.runs_within(
             records, reading.share.left, self.run_cost(), takes_apart
         )
         reading.share.spend(cost)
-        runs, taken = reading.metas.plain(cut, reads_long=hold.reads_long)
+        runs, taken = reading.metas.plain(cut, reads_long=registration.reads_long)
         # What does not go out would be read again and again.
         suits = 2 * (taken if taken < found else self._pump_count)
         self._pump_count = min(suits, reading.limits.pump_count_max)

@@ -494,13 +494,13 @@ class SessionBacklogs:
         """The subscription goes on at `offset` with a group of its own. Raises Refused."""
         subscription = group.subscription
         assert subscription is not None
-        connected = subscription.hold is not None
+        connected = subscription.registration is not None
         number = self._core.take_number()
         op = {"op": "split", "s": session.number, "w": list(subscription.address)}
         self._core.journal.write({**op, "g": number, "o": offset})
         if connected:
             assert subscription.group is not None
-            subscription.hold = subscription.group.add(subscription)
+            subscription.registration = subscription.group.add(subscription)
             subscription.group.pump_later()
 
     # --- never silent -----------------------------------------------------------------------

@@ -67,7 +67,7 @@ class SessionGroup(Group):
 
     def arrival_cost(self) -> int:
         """See `Group`."""
-        return SESSION_COST if self.holds and self.number else super().arrival_cost()
+        return SESSION_COST if self.registrations and self.number else super().arrival_cost()
 
     def run_cost(self) -> int:
         """See `Group`."""
@@ -76,7 +76,7 @@ class SessionGroup(Group):
     def arrived(self, run: Committed, first: int) -> None:
         """See `Group`. What would be sent with QoS 0 does not wait for a client that is away,
         unless that was asked for; nor does what a full session has no room for."""
-        if not self.holds and self._passes_over(run, first):
+        if not self.registrations and self._passes_over(run, first):
             return
         session = self.session
         if session is None or session.backlogs is None or session.backlogs.admit(self, run, first):
@@ -102,7 +102,7 @@ class SessionGroup(Group):
         away, and it would be sent with QoS 0."""
         subscription, session = self.subscription, self.session
         return not (
-            self.holds
+            self.registrations
             or subscription is None
             or session is None
             or session.sessions.settings.keeps_qos_0

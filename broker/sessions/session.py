@@ -34,7 +34,7 @@ from polymq.broker.messages.message import Delivery
 from polymq.broker.messages.unacked import Unacked
 from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.cursor import Cursor
-from polymq.broker.queues.queue import Hold, Queue
+from polymq.broker.queues.queue import Queue, Registration
 from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup
 from polymq.broker.topics.retained import ENTRY
 
@@ -59,12 +59,12 @@ class Subscription(LiveEnd):
         "address",
         "away_end",
         "group",
-        "hold",
         "lowered_end",
         "lowered_first",
         "owed",
         "queued_end",
         "queued_qos",
+        "registration",
     )
 
     def __init__(self, session: MqttSession, address: Address, qos: int) -> None:
@@ -73,7 +73,7 @@ class Subscription(LiveEnd):
         self.queue: Queue | None = None
         self.address = address
         self.group: SessionGroup | None = None
-        self.hold: Hold | None = None
+        self.registration: Registration | None = None
         """Its place in the group while the client is connected."""
         self.away_end = 0
         """What came before this offset came while the client was away: of that, what would be sent
@@ -171,7 +171,7 @@ class Subscription(LiveEnd):
             assert isinstance(group, SessionGroup)
             group.session, group.subscription = self.session, self
             self.group = group
-            self.hold = self.group.add(self)
+            self.registration = self.group.add(self)
         backlog.append(run.spans)
         backlog.visible += run.count
         assert self.group is not None
@@ -183,9 +183,9 @@ class Subscription(LiveEnd):
 
     def detach(self) -> None:
         """The client is gone: stop delivering; a live backlog is forgotten."""
-        if self.hold is not None:
-            self.hold.cancel()
-            self.hold = None
+        if self.registration is not None:
+            self.registration.cancel()
+            self.registration = None
         if self.group is not None and not self.durable:
             self.session.sessions.queue_store.drop_group(self.group)
             self.group = None
@@ -487,8 +487,8 @@ class MqttSession(SessionEnd):
     def ready(self) -> None:
         """See `port.Session`."""
         for subscription in [*self._retired, *self.subscriptions.values()]:
-            if subscription.hold is not None:
-                subscription.hold.ready()
+            if subscription.registration is not None:
+                subscription.registration.ready()
         if self.replay is not None:
             self.replay.ready()
 
@@ -591,8 +591,8 @@ class MqttSession(SessionEnd):
     def attach(self, subscription: Subscription) -> None:
         """Begin to deliver to the connected client."""
         if subscription.durable:
-            if subscription.hold is None and subscription.group is not None:
-                subscription.hold = subscription.group.add(subscription)
+            if subscription.registration is None and subscription.group is not None:
+                subscription.registration = subscription.group.add(subscription)
                 if not self.sessions.settings.keeps_qos_0:
                     subscription.away_end = subscription.group.queue.visible
         else:

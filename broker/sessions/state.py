@@ -620,9 +620,9 @@ def _part(group: SessionGroup, subscription: Subscription) -> None:
     if group.rules is not None:
         group.rules.close()
         group.rules = None
-    if subscription.hold is not None:
-        subscription.hold.cancel()
-        subscription.hold = None
+    if subscription.registration is not None:
+        subscription.registration.cancel()
+        subscription.registration = None
     group.subscription = None
 
 

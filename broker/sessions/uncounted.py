@@ -65,7 +65,7 @@ class Uncounted:
 
     def came(self, group: SessionGroup, first: int, count: int, *, counts: bool) -> None:
         """Messages became visible at `first`, which count or do not."""
-        if group.holds or group.subscription is None or self._keeps_qos_0:
+        if group.registrations or group.subscription is None or self._keeps_qos_0:
             return  # what comes while the client is there counts, until that goes away
         found = self._counts.get(group)
         if found is None or found.end < group.cursor.next:
@@ -192,4 +192,4 @@ def _rule(subscription: Subscription) -> tuple[int, int, int]:
 def _end(group: SessionGroup, subscription: Subscription) -> int:
     """Where what came while the client was away ends."""
     end = min(group.queue.visible, group.cursor.stop)
-    return min(end, subscription.away_end) if group.holds else end
+    return min(end, subscription.away_end) if group.registrations else end

@@ -224,26 +224,26 @@ def _entry_of(memory: Memory, at: int, size: int) -> tuple[bytes, bool]:
     ):
         digits = properties[len(OF_START) : of_end]
         if HEX.issuperset(digits):
-            life = _life(memory, at, properties, of_end + 1)
-            return with_check(bytes.fromhex(digits.decode()) + life), True
+            ttl = _ttl(memory, at, properties, of_end + 1)
+            return with_check(bytes.fromhex(digits.decode()) + ttl), True
     position = LONG.unpack_from(memory, at + RECORD_POSITION_AT)[0]
-    life_at = PROPERTY_CONSTANT_SIZE if properties.startswith(CONSTANT_START) else len(properties)
-    life = _life(memory, at, properties, life_at)
-    return with_check(ENTRY.pack(position, size, _tag_hash(properties)) + life), False
+    ttl_at = PROPERTY_CONSTANT_SIZE if properties.startswith(CONSTANT_START) else len(properties)
+    ttl = _ttl(memory, at, properties, ttl_at)
+    return with_check(ENTRY.pack(position, size, _tag_hash(properties)) + ttl), False
 
 
-def _life(memory: Memory, at: int, properties: bytes, life_at: int) -> bytes:
+def _ttl(memory: Memory, at: int, properties: bytes, ttl_at: int) -> bytes:
     """The second part of the private entry, without its check: the record's store time, and the
-    `PMQ_X` that may stand at `life_at` of its properties."""
+    `PMQ_X` that may stand at `ttl_at` of its properties."""
     store_ms = LONG.unpack_from(memory, at + RECORD_STORE_MS_AT)[0] & STORE_MS_MASK
     if INT.unpack_from(memory, at + RECORD_SYSTEM_FLAG_AT)[0] & SYSTEM_FLAG_AT_MOST_ONCE:
         store_ms |= ENTRY_AT_MOST_ONCE
     ttl_code = priority = 0
-    start = life_at + len(LIFE_START)
-    end = life_at + PROPERTY_LIFE_SIZE - 1
+    start = ttl_at + len(LIFE_START)
+    end = ttl_at + PROPERTY_LIFE_SIZE - 1
     digits = properties[start:end]
     if (
-        properties.startswith(LIFE_START, life_at)
+        properties.startswith(LIFE_START, ttl_at)
         and properties[end : end + 1] == b"\x02"
         and HEX.issuperset(digits)
     ):

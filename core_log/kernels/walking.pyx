@@ -92,19 +92,19 @@ cdef object tag_hash(const uint8_t *at, const uint8_t *end):
     return <int64_t><int>hashed
 
 
-cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *life,
+cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *ttl,
                     uint8_t *entry) noexcept nogil:
     """The second part of a private entry, without its check: the record's store time, and the
-    `PMQ_X` that may stand at `life`."""
+    `PMQ_X` that may stand at `ttl`."""
     cdef uint64_t ttl_code = 0, priority = 0
     cdef uint64_t store_ms = <uint64_t>get64(at + STORE_MS_AT)
     cdef uint32_t high
     if not (
-        at + size - life >= LIFE_SIZE
-        and memcmp(life, LIFE_START, LIFE_START_SIZE) == 0
-        and life[LIFE_SIZE - 1] == 2
-        and read_hex(life + LIFE_START_SIZE, 8, &ttl_code)
-        and read_hex(life + LIFE_START_SIZE + 8, 2, &priority)
+        at + size - ttl >= LIFE_SIZE
+        and memcmp(ttl, LIFE_START, LIFE_START_SIZE) == 0
+        and ttl[LIFE_SIZE - 1] == 2
+        and read_hex(ttl + LIFE_START_SIZE, 8, &ttl_code)
+        and read_hex(ttl + LIFE_START_SIZE + 8, 2, &priority)
     ):
         ttl_code = 0
         priority = 0

@@ -402,13 +402,13 @@ def widen(entries: Memory, store_ms: int = 0, priority: int = 0, ttl_code: int =
         raise ValueError("not whole entries")
     if not (0 <= store_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= ttl_code <= TTL_CODE_MAX):
         raise ValueError("time, priority or time to live do not fit an entry")
-    life = LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
+    ttl = LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
     crc, checks = zlib.crc32, CHECKS
     parts: list[bytes] = []
     for (entry,) in struct.iter_unpack(f"{ENTRY_SIZE}s", entries):
-        value = crc(life, crc(entry))
+        value = crc(ttl, crc(entry))
         value ^= value >> 16
-        parts += (entry, life, checks[(value ^ value >> 8) & 0xFF])
+        parts += (entry, ttl, checks[(value ^ value >> 8) & 0xFF])
     return b"".join(parts)
 
 

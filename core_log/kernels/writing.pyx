@@ -525,7 +525,7 @@ def append_run(bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t pos
 def widen(entries, store_ms=0, priority=0, ttl_code=0):
     """See writing.py."""
     cdef Py_buffer view
-    cdef uint8_t life[11]
+    cdef uint8_t ttl[11]
     cdef const uint8_t *source
     cdef uint8_t *out
     cdef bytes wide
@@ -538,10 +538,10 @@ def widen(entries, store_ms=0, priority=0, ttl_code=0):
             raise ValueError("time, priority or time to live do not fit an entry")
         raise ValueError("not whole entries")
     stored = store_ms
-    put16(life, <uint32_t>(stored >> 32))
-    put32(life + 2, <uint32_t>stored)
-    life[6] = priority
-    put32(life + 7, ttl_code)
+    put16(ttl, <uint32_t>(stored >> 32))
+    put32(ttl + 2, <uint32_t>stored)
+    ttl[6] = priority
+    put32(ttl + 7, ttl_code)
     PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
     try:
         if view.len % ENTRY_SIZE:
@@ -552,7 +552,7 @@ def widen(entries, store_ms=0, priority=0, ttl_code=0):
         source = <const uint8_t *>view.buf
         for index in range(count):
             memcpy(out, source, ENTRY_SIZE)
-            memcpy(out + ENTRY_SIZE, life, PRIVATE_ENTRY_SIZE - 1 - ENTRY_SIZE)
+            memcpy(out + ENTRY_SIZE, ttl, PRIVATE_ENTRY_SIZE - 1 - ENTRY_SIZE)
             out[PRIVATE_ENTRY_SIZE - 1] = entry_check(out)
             source += ENTRY_SIZE
             out += PRIVATE_ENTRY_SIZE

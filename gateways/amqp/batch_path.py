@@ -31,7 +31,7 @@ from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.events import Run, Traffic
 from polymq.gateways.amqp.kernels import codes
-from polymq.gateways.amqp.kernels.codes import PLACE_AT
+from polymq.gateways.amqp.kernels.codes import ADDRESS_AT
 from polymq.gateways.amqp.kernels.fast_path import Kind
 from polymq.gateways.amqp.long_properties import as_stored, check_size
 from polymq.gateways.amqp.methods import content_frames, encode_method
@@ -124,7 +124,7 @@ class BatchPath:
             return None
         if flags & (codes.MANDATORY | codes.CHECKED):
             return None
-        place, place_size, _, _, properties, size, _, flags = traffic.batch.row(0)
+        address, address_size, _, _, properties, size, _, flags = traffic.batch.row(0)
         buffer = traffic.batch.buffer
         kind = Kind(
             channel,
@@ -133,7 +133,7 @@ class BatchPath:
             flags & (1 << codes.CHANNEL_SHIFT) - 1,
             flags,
         )
-        return bytes(buffer[place - PLACE_AT : place + place_size + 2]), kind
+        return bytes(buffer[address - ADDRESS_AT : address + address_size + 2]), kind
 
     def _publish(self, channel: Channel, batch: Batch, run: Run) -> None:
         rows = _rows_of(channel, batch, run)
@@ -147,7 +147,7 @@ class BatchPath:
         live equally long together, and those whose properties change one by one."""
         batch = rows.batch
         first = last = rows.first
-        life = b""
+        ttl = b""
         fault: Refused | None = None
         while last < rows.last:
             try:
@@ -157,21 +157,21 @@ class BatchPath:
                 break
             special = rewritten.copies or rewritten.changed
             alone = special or is_long(batch, last)
-            if (alone or wanted != life) and last > first:
-                self._publish_alike(channel, rows.part(first, last, life))
+            if (alone or wanted != ttl) and last > first:
+                self._publish_alike(channel, rows.part(first, last, ttl))
                 first = last
             if alone:
                 one = rows.part(last, last + 1, wanted)
                 if special:
                     content = rewritten.properties, content_of(batch, last)[1]
-                    one = one.over(batch_of(one.place, [content]))
+                    one = one.over(batch_of(one.address, [content]))
                     one.copies = rewritten.copies
                 self._publish_alike(channel, one)
                 first = last + 1
-            life = wanted
+            ttl = wanted
             last += 1
         if last > first:
-            self._publish_alike(channel, rows.part(first, last, life))
+            self._publish_alike(channel, rows.part(first, last, ttl))
         if fault is not None:
             raise fault
 
@@ -180,8 +180,8 @@ class BatchPath:
         raw = properties_of(batch, row)
         if is_long(batch, row):
             check_size(batch, row, channel.link.limits)
-        life = mapping.check_properties(raw, channel.link.user)
-        return life, rewrite(raw, partial(direct_reply.reply_name, channel))
+        ttl = mapping.check_properties(raw, channel.link.user)
+        return ttl, rewrite(raw, partial(direct_reply.reply_name, channel))
 
     def _publish_alike(self, channel: Channel, rows: Rows) -> None:
         if channel.transaction is not None:
@@ -254,7 +254,7 @@ class BatchPath:
 
     def _store_now(self, channel: Channel, rows: Rows, template: Template | None) -> None:
         if template is None or (rows.mandatory and not template.route.routed):
-            if template is None and reply_names.is_answer(rows.place):
+            if template is None and reply_names.is_answer(rows.address):
                 self.give_answers(channel, rows)
             elif rows.mandatory:
                 self.give_back(channel, rows)
@@ -317,7 +317,7 @@ class BatchPath:
     def give_answers(self, channel: Channel, rows: Rows) -> None:
         """Hand the rows to the consumer of answers that their routing key names. Return those that
         it does not take, if they are mandatory."""
-        consumer = channel.link.replies.find(mapping.place_of(rows.place)[1])
+        consumer = channel.link.replies.find(mapping.exchange_and_key_of(rows.address)[1])
         for row in range(rows.first, rows.last):
             taken = consumer is not None and consumer.deliver(*content_of(rows.batch, row))
             if rows.mandatory and not taken:
@@ -325,7 +325,7 @@ class BatchPath:
 
     def give_back(self, channel: Channel, rows: Rows) -> None:
         """basic.return of the rows, with their contents."""
-        exchange, routing_key = mapping.place_of(rows.place)
+        exchange, routing_key = mapping.exchange_and_key_of(rows.address)
         method = encode_method(
             spec.BasicReturn(
                 reply_code=ReplyCode.NO_ROUTE,

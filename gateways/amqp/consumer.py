@@ -254,13 +254,13 @@ def _encode_run(
     tail: bytes,
 ) -> bytes:
     """The frames of one run, with `done` messages of the delivery before it."""
-    uniform, place, properties = mapping.delivery_form(run.meta)
+    uniform, address, properties = mapping.delivery_form(run.meta)
     if tail:
-        place += tail
+        address += tail
     # A header frame may be too small for properties that need most of the run.
     tight = _is_tight(frame_max) and run.end - run.start > frame_max
     if not uniform or delivery.delivery_count or tight:
-        return _encode_one_by_one(delivery, run, done, channel, frame_max, head, first_tag, place)
+        return _encode_one_by_one(delivery, run, done, channel, frame_max, head, first_tag, address)
     return frames.encode_deliveries(
         run.memory,
         run.start,
@@ -270,7 +270,7 @@ def _encode_run(
         head,
         first_tag,
         delivery.redelivered,
-        place,
+        address,
         run.meta.prefix_size,
         properties,
     )
@@ -308,14 +308,14 @@ def _encode_one_by_one(
     frame_max: int,
     head: bytes,
     first_tag: int,
-    place: bytes,
+    address: bytes,
 ) -> bytes:
     """The cold way: each message has properties of its own. `done` messages stand before it."""
     only = Delivery([run], delivery.first_offset + done, run.count, delivery.redelivered)
     return b"".join(
         content_frames(
             channel,
-            head + _TAG.pack(first_tag + index, delivery.redelivered) + place,
+            head + _TAG.pack(first_tag + index, delivery.redelivered) + address,
             mapping.message_properties(message, delivery.delivery_count),
             message.body,
             frame_max,

@@ -34,8 +34,8 @@ class _Assembly:
     """A content that is being put together."""
 
     mandatory: bool
-    place: bytearray  # exchange and routing key as they came, then properties
-    place_size: int
+    address: bytearray  # exchange and routing key as they came, then properties
+    address_size: int
     data: bytearray = field(default_factory=bytearray)  # the body, behind what has to be there
     crc: int = 0  # of a large body, as far as it came
     is_large: bool = False
@@ -88,8 +88,8 @@ class Contents:
         """A publish method, whose payload is [start, end)."""
         if method.immediate:
             raise fault(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
-        place = bytearray(buffer[start + METHOD_HEAD.size + 2 : end - 1])
-        self._contents[channel] = _Assembly(method.mandatory, place, len(place))
+        address = bytearray(buffer[start + METHOD_HEAD.size + 2 : end - 1])
+        self._contents[channel] = _Assembly(method.mandatory, address, len(address))
 
     def header(self, channel: int, buffer: Buffer, start: int, end: int) -> bool:
         """A header frame. Returns whether the content is complete: it has no body."""
@@ -126,8 +126,8 @@ class Contents:
             content.data = bytearray(RECORD_BODY_AT) + front
             content.crc = zlib.crc32(front)
         else:
-            content.place += buffer[properties:end]
-            content.data = bytearray(RECORD_BODY_AT) if content.is_large else content.place
+            content.address += buffer[properties:end]
+            content.data = bytearray(RECORD_BODY_AT) if content.is_large else content.address
         mandatory = codes.MANDATORY if content.mandatory else 0
         content.flags = found | mandatory | channel << codes.CHANNEL_SHIFT
         return not body_size
@@ -186,21 +186,21 @@ class Contents:
         """The content that is whole, as a batch of one row over its own bytes."""
         content = self._contents[channel]
         self.forget(channel)
-        place, properties = 0, content.place_size
+        address, properties = 0, content.address_size
         body = properties + content.properties_size
         if content.is_large:
-            place = len(content.data)
-            body = place - content.body_size
-            properties = place + content.place_size
+            address = len(content.data)
+            body = address - content.body_size
+            properties = address + content.address_size
             if content.is_long:
                 properties = body - content.properties_size
-            content.data += content.place
+            content.data += content.address
             batch: Batch = LargeBatch(content.data, content.crc)
         else:
             batch = Batch(1)
             batch.buffer = content.data
         batch.add(
-            (place, content.place_size),
+            (address, content.address_size),
             (body, content.body_size),
             (properties, content.properties_size),
             0,

@@ -77,8 +77,8 @@ def split(rows: Rows) -> list[tuple[Rows, int]]:
             seen = properties
             delay, delivered = take_delay(properties)
         if contents and delay != before:
-            parts.append((rows.over(batch_of(rows.place, contents)), before))
+            parts.append((rows.over(batch_of(rows.address, contents)), before))
             contents = []
         contents.append((delivered, body))
-    parts.append((rows.over(batch_of(rows.place, contents)), delay))
+    parts.append((rows.over(batch_of(rows.address, contents)), delay))
     return parts

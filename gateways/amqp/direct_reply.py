@@ -113,8 +113,8 @@ class ReplyConsumer:
             return False
         tag = channel.unacked.next_tag
         channel.unacked.next_tag += 1
-        place = short_string("") + short_string(self.name)
-        method = self._head + _TAG.pack(tag, 0) + place
+        address = short_string("") + short_string(self.name)
+        method = self._head + _TAG.pack(tag, 0) + address
         data = content_frames(channel.number, method, properties, body, channel.frame_max)
         link.delivered_count += 1
         if waits:

@@ -35,7 +35,7 @@ class MethodReceived:
 
 @dataclass(slots=True)
 class Run:
-    """Rows [first, last) of a batch: equal place, equal flags, one channel."""
+    """Rows [first, last) of a batch: equal address, equal flags, one channel."""
 
     channel: int
     flags: int

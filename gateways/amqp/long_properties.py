@@ -79,14 +79,14 @@ def _long_row(batch: Batch, row: int) -> Batch:
     start, size = batch.rows[at + EXTRA_START], batch.rows[at + EXTRA_SIZE]
     properties = bytes(batch.buffer[start : start + size])
     short = fitting(properties, SHORT_BYTES)
-    place, place_size = batch.rows[at], batch.rows[at + 1]
+    address, address_size = batch.rows[at], batch.rows[at + 1]
     body, body_size = batch.rows[at + BODY_START], batch.rows[at + BODY_SIZE]
     if isinstance(batch, LargeBatch):  # they stand there already
         memory = batch.buffer
         assert isinstance(memory, bytearray)
         assert body == RECORD_BODY_AT + size_in_front(memory, RECORD_BODY_AT)
         made: Batch = LargeBatch(memory, batch.body_crc)
-        spans = (place, RECORD_BODY_AT, len(memory))
+        spans = (address, RECORD_BODY_AT, len(memory))
         memory += short
     else:
         made = Batch(1)
@@ -96,9 +96,9 @@ def _long_row(batch: Batch, row: int) -> Batch:
             bytes(batch.buffer[body : body + body_size]),
         )
         made.buffer = b"".join((*parts, short))
-        spans = (0, place_size, len(made.buffer) - len(short))
+        spans = (0, address_size, len(made.buffer) - len(short))
     front = len(in_front(b"")) + size
-    made.add((spans[0], place_size), (spans[1], front + body_size), (spans[2], len(short)))
+    made.add((spans[0], address_size), (spans[1], front + body_size), (spans[2], len(short)))
     return made
 
 

@@ -30,8 +30,8 @@ from polymq.broker.port import (
     COPIES_PROPERTY,
     DEATH_PROPERTY,
     EXCHANGE_PROPERTY,
-    LIFE_PROPERTY,
     LONG_CONSTANT,
+    TTL_PROPERTY,
     Message,
     Reason,
     Refused,
@@ -39,7 +39,7 @@ from polymq.broker.port import (
     RunMeta,
     exchange_and_key,
     history_of,
-    life_property,
+    ttl_property,
 )
 from polymq.gateways.amqp.added_headers import DELIVERY_COUNT, death_headers, with_headers
 from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
@@ -131,7 +131,7 @@ def refusal(error: Refused, kind: type[Method], channel: int) -> RemoteProtocolE
 # --- names -----------------------------------------------------------------------------------
 
 
-def place_of(raw: bytes) -> tuple[str, str]:
+def exchange_and_key_of(raw: bytes) -> tuple[str, str]:
     """Exchange and routing key of two short strings, as a publish has them.
 
     Raises:
@@ -146,19 +146,19 @@ def place_of(raw: bytes) -> tuple[str, str]:
 
 
 def template_properties(
-    route: Route, exchange: str, life: bytes = b"", *, long: bool = False
+    route: Route, exchange: str, ttl: bytes = b"", *, long: bool = False
 ) -> dict[str, str]:
     """The constant properties of messages published to `exchange` on this route.
 
     Args:
-        life: the value of `port.LIFE_PROPERTY`, or empty.
+        ttl: the value of `port.TTL_PROPERTY`, or empty.
         long: their own properties stand in front of their bodies (`long_properties.py`).
     """
     properties = {ORIGIN_PROPERTY: "amqp"}
     if long:
         properties |= LONG_CONSTANT
-    if life:
-        properties[LIFE_PROPERTY] = life.decode()
+    if ttl:
+        properties[TTL_PROPERTY] = ttl.decode()
     if exchange != route.topic:
         properties[EXCHANGE_PROPERTY] = exchange
     return properties
@@ -192,8 +192,8 @@ def delivery_form(meta: RunMeta) -> tuple[bool, bytes, bytes]:
     cached: tuple[bool, bytes, bytes] | None = meta.cache.get(CACHE_KEY)
     if cached is None:
         exchange, routing_key = names_of(meta)
-        place = short_bytes(exchange) + short_bytes(routing_key)
-        cached = is_uniform(meta), place, translate_properties(meta.properties)
+        address = short_bytes(exchange) + short_bytes(routing_key)
+        cached = is_uniform(meta), address, translate_properties(meta.properties)
         meta.cache[CACHE_KEY] = cached
     return cached
 
@@ -323,7 +323,7 @@ def check_properties(raw: Buffer, user: str) -> bytes:
     """Look at the properties of a publish that the broker answers for.
 
     Returns:
-        How long the message lives and how important it is (`port.life_property`); empty for ever
+        How long the message lives and how important it is (`port.ttl_property`); empty for ever
         and not at all.
 
     Raises:
@@ -339,14 +339,14 @@ def check_properties(raw: Buffer, user: str) -> bytes:
     priority = read_priority(raw)
     expiration = read_property(raw, EXPIRATION)
     if expiration is None:
-        return life_property(None, priority).encode() if priority else b""
+        return ttl_property(None, priority).encode() if priority else b""
     if not _is_expiration(expiration.decode("latin-1")):
         raise Refused(
             Reason.BAD_ARGUMENT,
             f"invalid expiration '{expiration.decode('utf-8', 'replace')}': it is a number of "
             "milliseconds, as text",
         )
-    return life_property(int(expiration), priority).encode()
+    return ttl_property(int(expiration), priority).encode()
 
 
 # --- arguments -------------------------------------------------------------------------------

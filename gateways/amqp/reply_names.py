@@ -9,11 +9,11 @@ NAME: Final = "amq.rabbitmq.reply-to"
 PREFIX: Final = f"{NAME}."
 """What the name of one such consumer begins with."""
 
-_PLACE_HEAD: Final = b"\x00"
+_ADDRESS_HEAD: Final = b"\x00"
 """The name of the default exchange as a short string."""
 _PREFIX: Final = PREFIX.encode()
 
 
-def is_answer(place: bytes) -> bool:
+def is_answer(address: bytes) -> bool:
     """Whether exchange and routing key, as two short strings, are those of an answer."""
-    return place.startswith(_PLACE_HEAD) and place.startswith(_PREFIX, 2)
+    return address.startswith(_ADDRESS_HEAD) and address.startswith(_PREFIX, 2)

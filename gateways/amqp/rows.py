@@ -1,7 +1,7 @@
 """Rows of publishes (`core_log.kernels.batch`): what is said of those that are stored alike, and
 rows over bytes of their own.
 
-A row's topic is its *place*: exchange and routing key as two short strings. Its extra property is
+A row's topic is its *address*: exchange and routing key as two short strings. Its extra property is
 AMQP's content properties as they came.
 """
 
@@ -25,12 +25,12 @@ from polymq.gateways.amqp.kernels.codes import LONG_BYTES
 
 @dataclass(slots=True)
 class Rows:
-    """Rows [first, last) of a batch: of one place, and stored alike.
+    """Rows [first, last) of a batch: of one address, and stored alike.
 
     Attributes:
         flags: what their publisher asked for (`kernels.codes`).
         durability: what they wait for, as far as their publisher says.
-        life: how long they live (`port.life_property`); empty: for ever.
+        ttl: how long they live (`port.ttl_property`); empty: for ever.
         copies: routing keys besides their own.
     """
 
@@ -39,7 +39,7 @@ class Rows:
     last: int
     flags: int
     durability: Durability
-    life: bytes = b""
+    ttl: bytes = b""
     copies: Copies | None = None
 
     @property
@@ -48,7 +48,7 @@ class Rows:
         return self.last - self.first
 
     @property
-    def place(self) -> bytes:
+    def address(self) -> bytes:
         """Exchange and routing key, as two short strings."""
         return self.batch.topic(self.first)
 
@@ -68,14 +68,14 @@ class Rows:
         by one."""
         return is_long(self.batch, self.first)
 
-    def part(self, first: int, last: int, life: bytes | None = None) -> Rows:
+    def part(self, first: int, last: int, ttl: bytes | None = None) -> Rows:
         """Some of them, or others of the same read: rows [first, last) of the batch."""
-        life = self.life if life is None else life
-        return Rows(self.batch, first, last, self.flags, self.durability, life, self.copies)
+        ttl = self.ttl if ttl is None else ttl
+        return Rows(self.batch, first, last, self.flags, self.durability, ttl, self.copies)
 
     def over(self, batch: Batch) -> Rows:
         """The same, as all rows of another batch."""
-        return Rows(batch, 0, batch.count, self.flags, self.durability, self.life, self.copies)
+        return Rows(batch, 0, batch.count, self.flags, self.durability, self.ttl, self.copies)
 
     def contents(self) -> list[tuple[bytes, bytes]]:
         """Properties and body of each."""
@@ -83,7 +83,7 @@ class Rows:
 
     def copied(self) -> Rows:
         """The same over bytes of their own: they outlive the read."""
-        return self.over(batch_of(self.place, self.contents()))
+        return self.over(batch_of(self.address, self.contents()))
 
 
 def is_long(batch: Batch, row: int) -> bool:
@@ -106,16 +106,16 @@ def content_of(batch: Batch, row: int) -> tuple[bytes, bytes]:
     return properties_of(batch, row), body
 
 
-def batch_of(place: bytes, contents: Iterable[tuple[bytes, bytes]]) -> Batch:
-    """Rows of (properties, body) to one place, over bytes of their own."""
+def batch_of(address: bytes, contents: Iterable[tuple[bytes, bytes]]) -> Batch:
+    """Rows of (properties, body) to one address, over bytes of their own."""
     contents = list(contents)
     batch = Batch(len(contents))
-    parts = [place]
-    at = len(place)
+    parts = [address]
+    at = len(address)
     for properties, body in contents:
         parts += (properties, body)
         body_at = at + len(properties)
-        batch.add((0, len(place)), (body_at, len(body)), (at, len(properties)))
+        batch.add((0, len(address)), (body_at, len(body)), (at, len(properties)))
         at = body_at + len(body)
     batch.buffer = b"".join(parts)
     return batch

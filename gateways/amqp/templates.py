@@ -1,4 +1,4 @@
-"""How messages of each place are stored: templates, made once and found again by their rows."""
+"""How messages of each address are stored: templates, made once and found again by their rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 class Templates:
-    """How messages of each place are stored. Shared by the connections of a listener.
+    """How messages of each address are stored. Shared by the connections of a listener.
 
     Args:
-        count_max: places that are kept, a quarter of them for each kind of publish. Of more, the
+        count_max: addresses that are kept, a quarter of them for each kind of publish. Of more, the
             oldest are forgotten, and come back with use.
     """
 
@@ -56,13 +56,13 @@ class Templates:
 
     def _get(self, rows: Rows) -> Template | None:
         known = self._templates[rows.durability << 1 | rows.keyed]
-        place = rows.place
-        # The life has 10 digits, and a place ends where its sizes say.
-        key = place + rows.life + _LONG if rows.is_long else place + rows.life
+        address = rows.address
+        # The life has 10 digits, and an address ends where its sizes say.
+        key = address + rows.ttl + _LONG if rows.is_long else address + rows.ttl
         template = known.get(key)
         if template is not None and template.valid:
             return template
-        exchange, routing_key = mapping.place_of(place)
+        exchange, routing_key = mapping.exchange_and_key_of(address)
         route = None
         if exchange or not routing_key.startswith(reply_names.PREFIX):
             route = self._port.exchanges.route(exchange, routing_key)
@@ -77,7 +77,7 @@ class Templates:
         """For messages that go to what other routing keys lead to, as well. Not remembered."""
         copies = rows.copies
         assert copies is not None
-        exchange, routing_key = mapping.place_of(rows.place)
+        exchange, routing_key = mapping.exchange_and_key_of(rows.address)
         route = self._port.exchanges.copying_route(exchange, routing_key, copies.keys)
         if route is None:
             return None
@@ -95,7 +95,7 @@ class Templates:
             self.delayed.add(exchange)
         else:
             self.delayed.discard(exchange)
-        own = mapping.template_properties(route, exchange, rows.life, long=rows.is_long)
+        own = mapping.template_properties(route, exchange, rows.ttl, long=rows.is_long)
         return self._port.topics.template(
             route,
             properties={**own, **more},

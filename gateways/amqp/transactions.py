@@ -65,7 +65,7 @@ class Transaction:
         self.settlements: list[HeldSettlement] = []
 
     def hold(self, rows: Rows, *, room: int) -> None:
-        """Keep rows of a read, which go to one place.
+        """Keep rows of a read, which go to one address.
 
         Args:
             room: bytes that the channels of the connection may still hold.
@@ -149,7 +149,7 @@ def commit(channel: Channel, method: spec.TxCommit) -> None:
                     returned.append(part)
         elif template is not None and (template.route.routed or not rows.mandatory):
             publishes.append(_publishing(template, rows))
-        elif template is None and reply_names.is_answer(rows.place):
+        elif template is None and reply_names.is_answer(rows.address):
             answers.append(rows)
         elif rows.mandatory:
             returned.append(rows)

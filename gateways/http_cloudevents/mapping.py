@@ -191,7 +191,7 @@ a kind of message to the engine, so there have to be few of them: some 6,000 for
 rounded down: nothing is delivered after its time, and it goes by about 4 % early at most."""
 
 
-def life_ms(expires_ms: int, visible_ms: int) -> int:
+def ttl_ms(expires_ms: int, visible_ms: int) -> int:
     """How long an event lives that becomes visible at one time and expires at another."""
     left = max(0, expires_ms - visible_ms)
     for most, step in LIFE_STEPS:

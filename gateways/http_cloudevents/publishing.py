@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from polymq.broker.port import (
-    LIFE_PROPERTY,
+    TTL_PROPERTY,
     BoundedCache,
     BrokerPort,
     Durability,
@@ -27,7 +27,7 @@ from polymq.broker.port import (
     Refused,
     StorageFailed,
     Template,
-    life_property,
+    ttl_property,
 )
 from polymq.core_log.kernels.batch import (
     BODY_SIZE,
@@ -42,9 +42,9 @@ from polymq.gateways.http_cloudevents.limits import Limits
 from polymq.gateways.http_cloudevents.mapping import (
     CONSTANT_PROPERTIES,
     Run,
-    life_ms,
     row_of_raw,
     rows_of,
+    ttl_ms,
 )
 from polymq.gateways.http_cloudevents.responses import storage_problem
 from polymq.gateways.http_cloudevents.work import Work
@@ -189,9 +189,7 @@ class Publisher:
             self._check_sizes(batch, run)
             yield
         for run in runs:
-            templates.append(
-                self._template(topic, run.tag, run.sharding, self._life(run, delay_ms))
-            )
+            templates.append(self._template(topic, run.tag, run.sharding, self._ttl(run, delay_ms)))
             yield
         return Prepared(topic, batch, runs, templates, delay_ms)
 
@@ -208,8 +206,8 @@ class Publisher:
             while first < run.last:
                 try:
                     if not template.valid:  # its topic was changed since
-                        life = self._life(run, prepared.delay_ms)
-                        template = self._template(prepared.topic, run.tag, run.sharding, life)
+                        ttl = self._ttl(run, prepared.delay_ms)
+                        template = self._template(prepared.topic, run.tag, run.sharding, ttl)
                     last = _portion(
                         prepared.batch, first, run, template, delayed=prepared.delay_ms > 0
                     )
@@ -223,13 +221,13 @@ class Publisher:
                 yield
         return stored
 
-    def _life(self, run: Run, delay_ms: int) -> str:
+    def _ttl(self, run: Run, delay_ms: int) -> str:
         """The property that says how long the events of a run live; empty for ever."""
         if not run.expires_ms:
             return ""
         now_ms = int(self._clock_seconds() * 1000)
         visible_ms = max(now_ms, run.deliver_ms or now_ms + delay_ms)
-        return life_property(life_ms(run.expires_ms, visible_ms), 0)
+        return ttl_property(ttl_ms(run.expires_ms, visible_ms), 0)
 
     def _store(
         self, template: Template, prepared: Prepared, run: Run, first: int, last: int
@@ -245,14 +243,14 @@ class Publisher:
             )
         return self._port.publish(template, prepared.batch, first, last)
 
-    def _template(self, topic: str, tag: str | None, sharding: str, life: str = "") -> Template:
-        key = topic, tag, sharding, life
+    def _template(self, topic: str, tag: str | None, sharding: str, ttl: str = "") -> Template:
+        key = topic, tag, sharding, ttl
         template = self._templates.get(key)
         if template is None or not template.valid:
             template = self._port.topics.template(
                 self._port.topics.route(topic, tag),
-                properties={**CONSTANT_PROPERTIES, LIFE_PROPERTY: life}
-                if life
+                properties={**CONSTANT_PROPERTIES, TTL_PROPERTY: ttl}
+                if ttl
                 else CONSTANT_PROPERTIES,
                 extra_kind=EXTRA_VERBATIM,
                 sharding=sharding,

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from polymq.broker.port import (
-    LIFE_PROPERTY,
+    TTL_PROPERTY,
     Delivery,
     Durability,
     Message,
     QueueConsumer,
-    life_property,
+    ttl_property,
 )
 from tests.harness.broker import Broker, SpyConsumer
 
@@ -79,7 +79,7 @@ def publish(
     assert route is not None
     named = {"PMQ_EXCHANGE": source} if source != route.topic else {}
     if ttl_ms is not None or priority:
-        properties[LIFE_PROPERTY] = life_property(ttl_ms, priority)
+        properties[TTL_PROPERTY] = ttl_property(ttl_ms, priority)
     template = broker.port.topics.template(
         route, properties={**named, **constant, **properties}, durability=durability
     )

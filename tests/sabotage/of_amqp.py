@@ -148,8 +148,8 @@ OF_AMQP = (
         name="a-priority-queue-cuts-long-properties",
         why="AMQP consumers of a priority queue miss most of a message's headers",
         path="broker/queues/priorities.py",
-        old="reads_long=hold.reads_long, takes_apart=hold.takes_apart",
-        new="takes_apart=hold.takes_apart",
+        old="            reads_long=registration.reads_long,\n",
+        new="",
         tests=("tests/broker/test_long_properties.py",),
     ),
     Sabotage(

@@ -139,8 +139,8 @@ OF_THE_BOUNDS = (
         name="a-get-knows-its-hold-for-ever",
         why="each basic.get of a client stays in memory with its connection",
         path="broker/named_queues/named_queues.py",
-        old="        hold, self.hold = self.hold, None  #",
-        new="        hold = self.hold  #",
+        old="        registration, self.registration = self.registration, None\n",
+        new="        registration = self.registration\n",
         tests=("tests/polymq/test_no_cycles.py",),
     ),
     Sabotage(

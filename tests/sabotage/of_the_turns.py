@@ -386,8 +386,8 @@ OF_THE_TURNS = (
         name="records-of-packet-ids-cost-nothing",
         why="a message to thousands of connected sessions is handed out in steps that are too long",
         path="broker/sessions/flights.py",
-        old="return SESSION_COST if self.holds and self.number else super().arrival_cost()\n",
-        new="return super().arrival_cost()\n",
+        old="return SESSION_COST if self.registrations and self.number else",
+        new="return",
         tests=(STEPS,),
     ),
     Sabotage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PLACE_AT: Final = 13
+ADDRESS_AT: Final = 13
 """Where exchange and routing key stand in the frame of basic.publish; an octet of bits and the
 frame's end follow them."""
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import APPENDED, Refused
 from polymq.gateways.amqp.errors import RemoteProtocolError
-from polymq.gateways.amqp.kernels.codes import PLACE_AT
+from polymq.gateways.amqp.kernels.codes import ADDRESS_AT
 from polymq.gateways.amqp.kernels.frames import scan_properties
 from polymq.gateways.amqp.states import TRAFFIC_STATE
 
@@ -49,7 +49,7 @@ ASK_BYTES: Final = 64 * 1024
 the engine say that it does not."""
 KINDS_MAX: Final = 64
 """Method frames that a connection is known to send; beyond it all are forgotten, and come back with
-use. A publisher to more places than that sends them in bulk or is not in a hurry."""
+use. A publisher to more addresses than that sends them in bulk or is not in a hurry."""
 
 METHOD: Final = 1
 HEADER: Final = 2
@@ -224,8 +224,8 @@ class FastPath:
         ):
             return False
         rows = self.rows
-        rows[0] = start + PLACE_AT
-        rows[1] = header - start - PLACE_AT - 2
+        rows[0] = start + ADDRESS_AT
+        rows[1] = header - start - ADDRESS_AT - 2
         rows[2] = body
         rows[3] = body_size
         rows[4] = properties

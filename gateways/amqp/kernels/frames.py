@@ -23,6 +23,7 @@ from typing import Final
 
 from polymq.core_log.kernels.batch import COLUMNS, Batch
 from polymq.gateways.amqp.kernels.codes import (
+    ADDRESS_AT,
     BAD_END,
     BAD_TYPE,
     CHANNEL_SHIFT,
@@ -33,7 +34,6 @@ from polymq.gateways.amqp.kernels.codes import (
     NEED_DATA,
     NEGATIVE,
     OVERSIZE,
-    PLACE_AT,
     REQUEUE,
     SETTLEMENT_BITS,
     SETTLEMENT_CHANNEL,
@@ -120,11 +120,11 @@ def _walk(
     # Of the last publish: its method frame, the size of exchange and routing key, its bits; its
     # header frame, how many bytes of body that announces, what its properties say.
     method: bytes | bytearray = b""
-    place_size = channel = method_flags = 0
+    address_size = channel = method_flags = 0
     header: bytes | bytearray = b""
     body_size = found = 0
     last_flags = -1
-    last_place: bytes | bytearray = b""
+    last_address: bytes | bytearray = b""
     while True:
         known = bool(method) and source.startswith(method, at, end)
         if not known:
@@ -149,9 +149,9 @@ def _walk(
             stop = FULL
             break
         if not known:
-            place_size = _place_size(source, at, size)
-            bits_at = at + PLACE_AT + place_size
-            if place_size < 0 or source[bits_at] & 2:
+            address_size = _address_size(source, at, size)
+            bits_at = at + ADDRESS_AT + address_size
+            if address_size < 0 or source[bits_at] & 2:
                 break  # immediate is refused where there is a text for it
             channel = new_channel
             method = source[at : at + size + _FRAME_OVERHEAD]
@@ -177,16 +177,16 @@ def _walk(
             body = next_at + _FRAME.size
             next_at = body + body_size + 1
         flags = method_flags | found
-        place_at = at + PLACE_AT
+        address_at = at + ADDRESS_AT
         if flags != last_flags or not known:
-            place = source[place_at : place_at + place_size]
-            if flags != last_flags or place != last_place:
+            address = source[address_at : address_at + address_size]
+            if flags != last_flags or address != last_address:
                 runs[run_count] = count
                 run_count += 1
                 last_flags = flags
-                last_place = place
+                last_address = address
         extra = header_at + _HEADER.size
-        row = (place_at, place_size, body, body_size, extra, header_end - extra, count, flags)
+        row = (address_at, address_size, body, body_size, extra, header_end - extra, count, flags)
         values += row
         count += 1
         size = next_at - at
@@ -220,14 +220,14 @@ def _check_frame(buffer: Buffer, at: int, end: int, payload_max: int) -> int:
 # --- publishes --------------------------------------------------------------------------------
 
 
-def _place_size(buffer: Buffer, at: int, size: int) -> int:
+def _address_size(buffer: Buffer, at: int, size: int) -> int:
     """Bytes of exchange and routing key in the basic.publish whose frame is at `at`; -1 if they
     and an octet of bits are not what its payload of `size` bytes holds."""
     end = at + 7 + size
-    place = at + PLACE_AT
-    middle = place + 1 + buffer[place] if place < end else end
+    address = at + ADDRESS_AT
+    middle = address + 1 + buffer[address] if address < end else end
     bits_at = middle + 1 + buffer[middle] if middle < end else end
-    return bits_at - place if bits_at == end - 1 else -1
+    return bits_at - address if bits_at == end - 1 else -1
 
 
 def _read_header(
@@ -278,10 +278,10 @@ def _following_publishes(
 
 def _rows_like(row: tuple[int, ...], size: int, count: int) -> list[int]:
     """Rows of `count` publishes of `size` bytes each that follow the publish of `row`."""
-    place, place_size, body, body_size, extra, extra_size, number, flags = row
+    address, address_size, body, body_size, extra, extra_size, number, flags = row
     rows = [0] * (COLUMNS * count)
-    rows[0::COLUMNS] = range(place + size, place + size * (count + 1), size)
-    rows[1::COLUMNS] = [place_size] * count
+    rows[0::COLUMNS] = range(address + size, address + size * (count + 1), size)
+    rows[1::COLUMNS] = [address_size] * count
     if body:
         rows[2::COLUMNS] = range(body + size, body + size * (count + 1), size)
     rows[3::COLUMNS] = [body_size] * count

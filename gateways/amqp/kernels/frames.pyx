@@ -440,7 +440,7 @@ cdef struct Place:
 
 
 cdef int read_record(
-    const uint8_t *p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t prefix_size, Place *place
+    const uint8_t *p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t prefix_size, Place *address
 ) noexcept nogil:
     cdef int64_t record_size, body_size
     cdef Py_ssize_t sizes, properties_end, extra
@@ -451,26 +451,26 @@ cdef int read_record(
     body_size = get32(p + at + C_RECORD_BODY_SIZE_AT)
     if record_size > end - at or C_RECORD_BODY_AT + body_size + 3 > record_size:
         return -1
-    place.end = at + record_size
-    place.body = at + C_RECORD_BODY_AT
-    place.body_size = body_size
-    place.text_size = -1
-    sizes = place.body + body_size + 1 + p[place.body + body_size]
-    if sizes + 2 > place.end:
+    address.end = at + record_size
+    address.body = at + C_RECORD_BODY_AT
+    address.body_size = body_size
+    address.text_size = -1
+    sizes = address.body + body_size + 1 + p[address.body + body_size]
+    if sizes + 2 > address.end:
         return -1
     properties_end = sizes + 2 + get16(p + sizes)
     extra = sizes + 2 + prefix_size
-    if properties_end > place.end or extra > properties_end:
+    if properties_end > address.end or extra > properties_end:
         return -1
-    place.text = extra + C_EXTRA_HEAD_SIZE
-    if place.text > properties_end or memcmp(p + extra, EXTRA_HEAD, C_EXTRA_HEAD_SIZE) != 0:
+    address.text = extra + C_EXTRA_HEAD_SIZE
+    if address.text > properties_end or memcmp(p + extra, EXTRA_HEAD, C_EXTRA_HEAD_SIZE) != 0:
         return 0
     found = <const uint8_t *>memchr(
-        p + place.text, C_VALUE_END, <size_t>(properties_end - place.text)
+        p + address.text, C_VALUE_END, <size_t>(properties_end - address.text)
     )
     if found == NULL:
         return -1
-    place.text_size = found - (p + place.text)
+    address.text_size = found - (p + address.text)
     return 0
 
 
@@ -550,24 +550,24 @@ cdef struct Shape:
 
 
 cdef Py_ssize_t frames_size(
-    const Shape *shape, const uint8_t *p, const Place *place
+    const Shape *shape, const uint8_t *p, const Place *address
 ) noexcept nogil:
     cdef Py_ssize_t size = shape.properties_size
     cdef Py_ssize_t pieces
-    if place.text_size >= 0:
-        size = decoded_size(p + place.text, place.text_size)
+    if address.text_size >= 0:
+        size = decoded_size(p + address.text, address.text_size)
         if size < 0:
             return -1
-    pieces = (place.body_size + shape.size_max - 1) // shape.size_max
+    pieces = (address.body_size + shape.size_max - 1) // shape.size_max
     return (
         8 + shape.head_size + 9 + shape.tail_size
         + 8 + 12 + size
-        + 8 * pieces + place.body_size
+        + 8 * pieces + address.body_size
     )
 
 
 cdef uint8_t *write_frames(
-    const Shape *shape, const uint8_t *p, const Place *place, uint64_t tag, uint8_t *out
+    const Shape *shape, const uint8_t *p, const Place *address, uint64_t tag, uint8_t *out
 ) noexcept nogil:
     """Method, header and body frames of one record; NULL if its property text is wrong."""
     cdef Py_ssize_t size, at, left
@@ -582,22 +582,22 @@ cdef uint8_t *write_frames(
     out[0] = 0xCE
     out += 1
     size = shape.properties_size
-    if place.text_size >= 0:
-        size = decoded_size(p + place.text, place.text_size)
+    if address.text_size >= 0:
+        size = decoded_size(p + address.text, address.text_size)
     out = open_frame(out, 2, shape.channel, 12 + size)
     put32(out, 60 << 16)
-    put64(out + 4, <uint64_t>place.body_size)
+    put64(out + 4, <uint64_t>address.body_size)
     out += 12
-    if place.text_size >= 0:
-        if decode(p + place.text, place.text_size, out) < 0:
+    if address.text_size >= 0:
+        if decode(p + address.text, address.text_size, out) < 0:
             return NULL
     else:
         memcpy(out, shape.properties, <size_t>size)
     out += size
     out[0] = 0xCE
     out += 1
-    at = place.body
-    left = place.body_size
+    at = address.body
+    left = address.body_size
     while left:
         size = left if left < shape.size_max else shape.size_max
         out = open_frame(out, 3, shape.channel, size)
@@ -613,17 +613,17 @@ cdef uint8_t *write_frames(
 cdef Py_ssize_t total_size(
     const Shape *shape, const uint8_t *p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t prefix_size
 ) noexcept nogil:
-    cdef Place place
+    cdef Place address
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t size
     while at < end:
-        if read_record(p, at, end, prefix_size, &place) < 0:
+        if read_record(p, at, end, prefix_size, &address) < 0:
             return -1
-        size = frames_size(shape, p, &place)
+        size = frames_size(shape, p, &address)
         if size < 0:
             return -1
         total += size
-        at = place.end
+        at = address.end
     return total
 
 
@@ -636,12 +636,12 @@ cdef uint8_t *write_all(
     uint64_t tag,
     uint8_t *out,
 ) noexcept nogil:
-    cdef Place place
+    cdef Place address
     while at < end and out != NULL:
-        read_record(p, at, end, prefix_size, &place)
-        out = write_frames(shape, p, &place, tag, out)
+        read_record(p, at, end, prefix_size, &address)
+        out = write_frames(shape, p, &address, tag, out)
         tag += 1
-        at = place.end
+        at = address.end
     return out
 
 

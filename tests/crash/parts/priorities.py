@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar, Final
 
-from polymq.broker.port import LIFE_PROPERTY, life_property
+from polymq.broker.port import TTL_PROPERTY, ttl_property
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import Message, Part, Reader, bodies_of, left_of, publish
 
@@ -36,8 +36,8 @@ class Priorities(Part):
         elif step == "publish":
             priority = random.randint(0, PRIORITY_MAX)
             bodies = self.bodies(random.randint(1, 4))
-            life = {LIFE_PROPERTY: life_property(None, priority)} if priority else {}
-            self.messages += publish(actor, actor.to_queue(QUEUE, **life), bodies)
+            properties = {TTL_PROPERTY: ttl_property(None, priority)} if priority else {}
+            self.messages += publish(actor, actor.to_queue(QUEUE, **properties), bodies)
             self.priorities |= dict.fromkeys(bodies, priority)
         else:
             self.reader.take(actor, QUEUE, random.randint(1, 9), random.randint(0, 9))

@@ -113,9 +113,9 @@ class Driver:
 def publish_line(traffic: Traffic, row: int) -> str:
     values = traffic.batch.row(row)
     data = bytes(traffic.batch.buffer)
-    place = data[values[0] : values[0] + values[1]]
-    exchange = place[1 : 1 + place[0]]
-    key = place[2 + place[0] :]
+    address = data[values[0] : values[0] + values[1]]
+    exchange = address[1 : 1 + address[0]]
+    key = address[2 + address[0] :]
     body = data[values[2] : values[2] + values[3]]
     text = b"%s/%s %s" % (exchange, key, body)
     marks = " !" if values[7] & codes.MANDATORY else ""

@@ -38,7 +38,7 @@ def test_other_headers_and_properties_stay_as_they_are() -> None:
 
 
 def test_a_message_without_headers_gets_a_table() -> None:
-    """In its place, between content encoding and delivery mode."""
+    """In its address, between content encoding and delivery mode."""
     made = with_headers(struct.pack(">H", 1 << 12) + b"\x02", {"x-delivery-count": 3})
     table = encode_sized_table({"x-delivery-count": 3})
     assert made == struct.pack(">H", 1 << 13 | 1 << 12) + table + b"\x02"

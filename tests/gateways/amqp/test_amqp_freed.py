@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from polymq.broker.exchanges.entities import NamedQueue
-from polymq.broker.queues.queue import Group, Hold
+from polymq.broker.queues.queue import Group, Registration
 from polymq.broker.sessions.session import MqttSession, Subscription
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.channel import Channel
@@ -19,7 +19,7 @@ from polymq.gateways.amqp.consumer import Consumer
 from tests.gateways.amqp.amqp_harness import Bench
 from tests.harness.broker import SpyLink
 
-ENDING = (Channel, Client, Consumer, Group, Hold, MqttSession, NamedQueue, Subscription)
+ENDING = (Channel, Client, Consumer, Group, Registration, MqttSession, NamedQueue, Subscription)
 
 
 @pytest.fixture

@@ -104,14 +104,14 @@ def test_publishes_become_rows_and_runs(form: ModuleType) -> None:
         + wire.publish(2, "", "key", b"six", properties=wire.properties(user_id="guest"))
     )
     parsed = Parsed(form, data)
-    place = b"\x02ex\x03key"
+    address = b"\x02ex\x03key"
     none = b"\x00\x00"
     assert parsed.messages() == [
-        (place, b"one", none, 1 << 8),
-        (place, b"", none, 1 << 8),
-        (place, b"three", persistent, 1 << 8 | codes.PERSISTENT),
-        (place, b"four", persistent, 1 << 8 | codes.PERSISTENT | codes.MANDATORY),
-        (place, b"five", none, 2 << 8),
+        (address, b"one", none, 1 << 8),
+        (address, b"", none, 1 << 8),
+        (address, b"three", persistent, 1 << 8 | codes.PERSISTENT),
+        (address, b"four", persistent, 1 << 8 | codes.PERSISTENT | codes.MANDATORY),
+        (address, b"five", none, 2 << 8),
         (b"\x00\x03key", b"six", wire.properties(user_id="guest"), 2 << 8 | codes.CHECKED),
     ]
     assert parsed.runs == [0, 2, 3, 4, 5]
@@ -320,8 +320,8 @@ def test_cuts_do_not_matter(
 ) -> None:
     """One chunk, byte by byte, or random pieces: the same messages and settled tags in the end."""
     data = b"".join(stream)
-    places = range(len(data)) if bytewise else sorted(cut % (len(data) + 1) for cut in cuts)
-    assert take_all(form, data, [*places, len(data)]) == take_all(form, data, [len(data)])
+    addresses = range(len(data)) if bytewise else sorted(cut % (len(data) + 1) for cut in cuts)
+    assert take_all(form, data, [*addresses, len(data)]) == take_all(form, data, [len(data)])
 
 
 def take_all(form: ModuleType, data: bytes, ends: list[int]) -> list[Any]:

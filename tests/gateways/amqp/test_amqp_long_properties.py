@@ -45,8 +45,8 @@ def stored(batch: Batch) -> tuple[bytes, bytes, bytes]:
     """Place, body and extra bytes of the row as the log gets it."""
     made, first, last = as_stored(batch, 0, 1)
     assert (first, last, made.count) == (0, 1, 1)
-    place, size, body, body_size, extra, extra_size, _, _ = made.row(0)
-    parts = ((place, size), (body, body_size), (extra, extra_size))
+    address, size, body, body_size, extra, extra_size, _, _ = made.row(0)
+    parts = ((address, size), (body, body_size), (extra, extra_size))
     one, two, three = (bytes(made.buffer[at : at + length]) for at, length in parts)
     return one, two, three
 
@@ -56,8 +56,8 @@ def test_long_ones_stand_in_front_of_the_body() -> None:
     batch = Batch(1)
     batch.buffer = b"\x00\x01q" + LONG + b"the body" + b"others"
     batch.add((0, 3), (3 + len(LONG), 8), (3, len(LONG)))
-    place, body, extra = stored(batch)
-    assert (place, body) == (b"\x00\x01q", in_front(LONG) + b"the body")
+    address, body, extra = stored(batch)
+    assert (address, body) == (b"\x00\x01q", in_front(LONG) + b"the body")
     assert extra == fitting(LONG, SHORT_BYTES)
     assert len(extra) <= SHORT_BYTES
     assert list(headers_in(extra)) == ["first", *(f"n{number}" for number in range(8)), "last"]

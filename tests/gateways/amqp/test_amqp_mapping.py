@@ -125,9 +125,9 @@ def test_names_that_do_not_fit_a_short_string_are_hashed() -> None:
 
 
 def test_an_exchange_that_is_no_utf8_is_malformed_and_a_key_is_not() -> None:
-    assert mapping.place_of(b"\x02ex\x02\xff\xfe") == ("ex", "\udcff\udcfe")
+    assert mapping.exchange_and_key_of(b"\x02ex\x02\xff\xfe") == ("ex", "\udcff\udcfe")
     with pytest.raises(Malformed):
-        mapping.place_of(b"\x01\xff\x00")
+        mapping.exchange_and_key_of(b"\x01\xff\x00")
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_secrets_may_be_renewed(bench: Bench) -> None:
     answer(peer, spec.ConnectionUpdateSecretOk)
 
 
-# --- every method has a place --------------------------------------------------------------------
+# --- every method has its place ------------------------------------------------------------------
 
 
 def test_every_legal_method_of_a_channel_is_handled() -> None:

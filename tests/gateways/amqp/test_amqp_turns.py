@@ -72,7 +72,7 @@ def test_a_client_that_leaves_in_between_is_forgotten(bench: Bench) -> None:
 
 
 def test_a_channel_error_ends_what_waits_on_the_channel(bench: Bench) -> None:
-    """Its close comes in its place, behind the answers before it."""
+    """Its close comes in its address, behind the answers before it."""
     peer = bench.peer(1)
     slow(peer)
     missing = wire.method(1, spec.QueueDeclare(queue="none", passive=True))

@@ -9,11 +9,11 @@ from base64 import b64encode
 
 import pytest
 
-from polymq.broker.port import LIFE_PROPERTY, Reason, Refused, life_property
+from polymq.broker.port import TTL_PROPERTY, Reason, Refused, ttl_property
 from polymq.gateways.http_cloudevents.attributes import time_ms
 from polymq.gateways.http_cloudevents.errors import STATUS_OF_REASON
 from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
-from polymq.gateways.http_cloudevents.mapping import life_ms
+from polymq.gateways.http_cloudevents.mapping import ttl_ms
 from polymq.gateways.http_cloudevents.publishing import Publisher
 from tests.gateways.http_cloudevents.http_harness import (
     BATCH,
@@ -580,8 +580,8 @@ def test_an_event_says_when_it_expires() -> None:
                 if deliver:
                     headers["ce-deliverattime"] = deliver
                 assert await door.publish(b"x", headers) == (204, None)
-            lives = [constant[LIFE_PROPERTY] for constant in door.port.constants]
-            assert lives == [life_property(ms, 0) for ms in (1200, 0, 10_000)]
+            lives = [constant[TTL_PROPERTY] for constant in door.port.constants]
+            assert lives == [ttl_property(ms, 0) for ms in (1200, 0, 10_000)]
             assert door.port.stored[0].properties["CE_expirytime"] == "2023-11-14T22:13:21.250Z"
             status, _ = await door.publish(b"x", {**BINARY, "ce-expirytime": "soon"})
             assert status == 400
@@ -603,4 +603,4 @@ def test_an_event_says_when_it_expires() -> None:
 )
 def test_a_life_is_rounded_down_to_few_values(left: int, expected: int) -> None:
     """Each value is a template of its own."""
-    assert life_ms(1_000_000 + left, 1_000_000) == expected
+    assert ttl_ms(1_000_000 + left, 1_000_000) == expected

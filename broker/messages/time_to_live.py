@@ -12,13 +12,13 @@ from typing import Final
 
 from polymq.core_log.kernels.layout import PROPERTY_LIFE, TTL_CODE_MAX
 
-LIFE_PROPERTY: Final = PROPERTY_LIFE.decode()
+TTL_PROPERTY: Final = PROPERTY_LIFE.decode()
 TTL_MS_MAX: Final = TTL_CODE_MAX - 1
 PRIORITY_MAX: Final = 255
 
 
-def life_property(ttl_ms: int | None, priority: int) -> str:
-    """The value of `LIFE_PROPERTY`.
+def ttl_property(ttl_ms: int | None, priority: int) -> str:
+    """The value of `TTL_PROPERTY`.
 
     Args:
         ttl_ms: None for no end; a longer time than an entry can say (49 days) is no end either.
@@ -28,10 +28,10 @@ def life_property(ttl_ms: int | None, priority: int) -> str:
     return f"{code:08x}{priority:02x}"
 
 
-def life_of(properties: Mapping[str, str]) -> tuple[int, int]:
+def ttl_of(properties: Mapping[str, str]) -> tuple[int, int]:
     """(time to live as in an entry, priority) of constant properties; zeros where there are
     none."""
-    value = properties.get(LIFE_PROPERTY)
+    value = properties.get(TTL_PROPERTY)
     if value is None:
         return 0, 0
     return int(value[:8], 16), int(value[8:10], 16)
