@@ -1,4 +1,4 @@
-"""The only door to the disk.
+"""The only listener to the disk.
 
 `Files` is everything that the store asks of a file system; `RealFiles` is the operating system.
 Tests put other implementations here: one that drops what was not synced, one whose sync is held

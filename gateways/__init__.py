@@ -1,1 +1,1 @@
-"""The doors: one folder per protocol, each with the same file names. None imports another."""
+"""The listeners: one folder per protocol, each with the same file names. None imports another."""

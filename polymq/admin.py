@@ -1,5 +1,6 @@
-"""The operator's door: metrics, health, topics, users. HTTP on loopback, whatever the other doors
-bind to. Who may use it is in `admin_access.py`; users and permissions are in `admin_users.py`.
+"""The operator's listener: metrics, health, topics, users. HTTP on loopback, whatever the other
+listeners bind to. Who may use it is in `admin_access.py`; users and permissions are in
+`admin_users.py`.
 
 Rules against web pages that a browser on this machine happens to show: the `Host` header must
 name loopback (DNS rebinding), and what changes something must carry the header `X-PolyMQ-Admin`,
@@ -140,7 +141,7 @@ class AdminServer:
         self._paused = True
 
     async def stop(self) -> None:
-        """Close the door and what is open on it."""
+        """Close the listener and what is open on it."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

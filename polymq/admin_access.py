@@ -1,4 +1,4 @@
-"""Who may use the operator's door, once there are users.
+"""Who may use the operator's listener, once there are users.
 
 Two ways in: a user with the right `admin` (HTTP Basic), or the operator's token
 (`operator_token.py`).

@@ -37,8 +37,8 @@ PRINTED_BYTES_MAX: Final = 4096
 _CHANGES: Final = {ADMIN_HEADER: "cli"}
 
 
-class OperatorDoor:
-    """Asks the operator's door of a server. Every method raises Failure.
+class OperatorClient:
+    """Asks the operator's listener of a server. Every method raises Failure.
 
     Args:
         credentials: value of the Authorization header, for a server that has users.
@@ -64,37 +64,37 @@ class AdminClient:
     """Topics of a server. Every method raises Failure.
 
     Args:
-        credentials: see `OperatorDoor`.
+        credentials: see `OperatorClient`.
     """
 
     def __init__(self, ports: Ports, credentials: str | None = None) -> None:
-        self._door = OperatorDoor(ports, credentials)
+        self._client = OperatorClient(ports, credentials)
 
     def topics(self) -> list[dict[str, Any]]:
         """All topics."""
-        topics: list[dict[str, Any]] = self._door.ask("GET", "/topics")["topics"]
+        topics: list[dict[str, Any]] = self._client.ask("GET", "/topics")["topics"]
         return topics
 
     def topic(self, name: str) -> dict[str, Any]:
         """One topic."""
-        return self._door.ask("GET", _path(name))
+        return self._client.ask("GET", _path(name))
 
     def store(self) -> dict[str, Any]:
         """The log, its disk, and who holds the oldest segment."""
-        return self._door.ask("GET", "/store")
+        return self._client.ask("GET", "/store")
 
     def create_topic(self, name: str, queue_count: int, settings: Mapping[str, str]) -> bool:
         """Create; False if it was there already, and then nothing of it changes."""
         path = f"{_path(name)}?{urlencode({'queues': queue_count, **settings})}"
-        return self._door.request("PUT", path)[0] == 201
+        return self._client.request("PUT", path)[0] == 201
 
     def set_topic(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
         """Change settings; the topic as it is then."""
-        return self._door.ask("PATCH", f"{_path(name)}?{urlencode(settings)}")
+        return self._client.ask("PATCH", f"{_path(name)}?{urlencode(settings)}")
 
     def delete_topic(self, name: str) -> None:
         """Delete with all messages."""
-        self._door.request("DELETE", _path(name))
+        self._client.request("DELETE", _path(name))
 
     def find_messages(
         self, topic: str, key: str, *, since_ms: int | None, until_ms: int | None, count: int
@@ -102,12 +102,12 @@ class AdminClient:
         """Messages with a key, newest first."""
         asked = {"key": key, "since_ms": since_ms, "until_ms": until_ms, "count": count}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
-        content = self._door.request("GET", f"{_path(topic)}/messages?{query}")[1]
+        content = self._client.request("GET", f"{_path(topic)}/messages?{query}")[1]
         return [stored_message(record) for record in iterate_records(content)]
 
     def message(self, place: str) -> StoredMessage:
         """The message at a position of the log, or with a message id."""
-        content = self._door.request("GET", f"/messages/{quote(place, safe='')}")[1]
+        content = self._client.request("GET", f"/messages/{quote(place, safe='')}")[1]
         return stored_message(next(iterate_records(content)))
 
 

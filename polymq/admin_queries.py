@@ -1,4 +1,4 @@
-"""What the operator's door says of single messages: found by key, or by position in the log.
+"""What the operator's listener says of single messages: found by key, or by position in the log.
 
 Answers are records as they stand in the log, one after the other, newest first.
 """

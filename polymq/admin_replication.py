@@ -1,4 +1,4 @@
-"""The operator's door to replication: who follows whom, and a promotion."""
+"""The operator's listener to replication: who follows whom, and a promotion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users and permissions at the operator's door: what the commands `polymq user` and
+"""Users and permissions at the operator's listener: what the commands `polymq user` and
 `polymq permission` ask for.
 
 Every change is a line of the audit log. Passwords come in bodies only, never in a path or a query,

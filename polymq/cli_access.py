@@ -49,7 +49,7 @@ def as_options(command: Command) -> Command:
 
 
 def access_key_options(command: Command) -> Command:
-    """`--access-key KEY` and `--secret-key-file FILE`: who reads at RocketMQ's door."""
+    """`--access-key KEY` and `--secret-key-file FILE`: who reads at RocketMQ's listener."""
     command = click.option(
         "--secret-key-file",
         SECRET_KEY_FILE,
@@ -92,7 +92,7 @@ def credentials(options: dict[str, Any]) -> str | None:
 
 
 def operator_credentials(settings: Settings, named: str | None) -> str | None:
-    """What the operator's door is told: the named user, else the token of the server that uses
+    """What the operator's listener is told: the named user, else the token of the server that uses
     this data directory, if we may read it."""
     if named is not None:
         return named

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin_client import OperatorDoor
+from polymq.admin_client import OperatorClient
 from polymq.cli_access import as_options, credentials, operator_credentials
 from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.errors import ExitCode, Failure
@@ -33,8 +33,8 @@ def status(**options: Any) -> int:
     """Show who follows whom, as one JSON document."""
     named = credentials(options)
     settings = settings_from(options)
-    door = OperatorDoor(find_ports(settings), operator_credentials(settings, named))
-    echo(json.dumps(door.ask("GET", "/replication"), ensure_ascii=False))
+    client = OperatorClient(find_ports(settings), operator_credentials(settings, named))
+    echo(json.dumps(client.ask("GET", "/replication"), ensure_ascii=False))
     return ExitCode.OK
 
 
@@ -51,8 +51,8 @@ def follow(force: bool, **options: Any) -> int:
     """
     named = credentials(options)
     settings = settings_from(options)
-    door = OperatorDoor(find_ports(settings), operator_credentials(settings, named))
-    found = door.ask("POST", f"/replication/follow?force={str(force).lower()}")
+    client = OperatorClient(find_ports(settings), operator_credentials(settings, named))
+    found = client.ask("POST", f"/replication/follow?force={str(force).lower()}")
     echo(
         f"{found['messages']:,} messages and {found['changes']:,} changes of state are given up "
         f"(positions {found['position']:,} to {found['end']:,}), and kept in {found['kept_in']}."
@@ -80,12 +80,12 @@ def promote(force: bool, **options: Any) -> int:
     named = credentials(options)
     settings = settings_from(options)
 
-    def door() -> OperatorDoor:
-        return OperatorDoor(find_ports(settings), operator_credentials(settings, named))
+    def client() -> OperatorClient:
+        return OperatorClient(find_ports(settings), operator_credentials(settings, named))
 
-    door().ask("GET", "/replication")  # else a server that does not run is waited for
+    client().ask("GET", "/replication")  # else a server that does not run is waited for
     try:
-        door().ask("POST", f"/replication/promote?force={str(force).lower()}")
+        client().ask("POST", f"/replication/promote?force={str(force).lower()}")
     except Failure as failure:
         if failure.code is not ExitCode.UNREACHABLE:
             raise
@@ -94,7 +94,7 @@ def promote(force: bool, **options: Any) -> int:
     while time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
         try:
-            found = door().ask("GET", "/replication")
+            found = client().ask("GET", "/replication")
         except Failure:
             continue  # between being one and being the other
         if found["role"] == "master":

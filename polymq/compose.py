@@ -1,9 +1,9 @@
 """The composition root: the only place that knows every part and puts them together.
 
 Clock, disk, threads, randomness and the loop enter here and nowhere else. The order of a start:
-store (recovers the log), engine (folds the state), doors (accept clients). A stop goes back: the
-doors take leave of their clients while the engine still answers, the state is saved, the store is
-closed.
+store (recovers the log), engine (folds the state), listeners (accept clients). A stop goes back:
+the listeners take leave of their clients while the engine still answers, the state is saved, the
+store is closed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from polymq.descriptors import (
     open_segments_max,
     say_what_was_lowered,
 )
-from polymq.doors import DOORS, TLS_DOORS, Door, ManyPorts, check_tls
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.http_metrics import http_probes
@@ -67,6 +66,7 @@ from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term
 from polymq.replication_settings import check_settings
 from polymq.roster_metrics import Rosters, roster_probes
 from polymq.segment_size import say_size, segment_bytes_of
+from polymq.servers import DOORS, TLS_DOORS, GatewayServer, ManyPorts, check_tls
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
@@ -175,7 +175,7 @@ def _is_plain(section: Any) -> bool:
 
 
 class Node:
-    """A standalone server: store, engine and every door, on the running loop.
+    """A standalone server: store, engine and every listener, on the running loop.
 
     Args:
         replication_sockets: see `Replication`.
@@ -195,7 +195,7 @@ class Node:
         self._store = store
         self._budget = budget or connection_budget(open_files_max())
         self._stack: list[Callable[[], Any]] = []
-        self._doors: dict[str, Door] = {}
+        self._servers: dict[str, GatewayServer] = {}
         self._engine: Engine
         self._upkeep: Upkeep
         self._registration: Registration | None = None
@@ -217,7 +217,7 @@ class Node:
     # --- start and stop -------------------------------------------------------------------
 
     async def start(self) -> Ports:
-        """Fold the state, open the doors. Raises Failure; call `stop` in any case."""
+        """Fold the state, open the listeners. Raises Failure; call `stop` in any case."""
         settings, loop = self._settings, asyncio.get_running_loop()
         loop.set_exception_handler(self._report_bug)
         workers = Workers(loop, name="polymq-reader", count=READERS_COUNT)
@@ -326,26 +326,27 @@ class Node:
         if outside and plain:
             log.warning(
                 "messages and passwords cross the network unencrypted at the ports without TLS",
-                doors=plain,
+                servers=plain,
             )
         if settings.tls.certificate:
             warn_of_dates(settings.tls, datetime.now(UTC), log.warning)
 
     async def stop(self) -> None:
-        """Close the doors, save, and undo what `start` did, however far it came."""
+        """Close the listeners, save, and undo what `start` did, however far it came."""
         if self._registration is not None:
             await self._registration.stop()  # first: who asks for a route is not sent here any more
         drain_seconds = self._settings.server.drain_seconds
-        if self._doors:
+        if self._servers:
             self._engine.core.begin_stop()
-        await asyncio.gather(*(door.stop(drain_seconds) for door in self._doors.values()))
+        await asyncio.gather(*(client.stop(drain_seconds) for client in self._servers.values()))
         while self._stack:
             result = self._stack.pop()()
             if asyncio.iscoroutine(result):
                 await result
 
     async def leave(self, outcome: Store | Failure) -> None:
-        """Tell who asked for a promotion what came of it, and close the operator's door, which was
+        """Tell who asked for a promotion what came of it, and close the operator's listener, which
+        was
         left open for that.
 
         Args:
@@ -384,7 +385,9 @@ class Node:
         ports["admin"] = await self._open_admin(registry) if settings.admin.enabled else None
         return ports
 
-    async def _open_door(self, name: str, make: Callable[[], Door]) -> dict[str, int | None]:
+    async def _open_door(
+        self, name: str, make: Callable[[], GatewayServer]
+    ) -> dict[str, int | None]:
         """Open one protocol's port, its port with TLS, or both. Raises Failure, CannotListen."""
         settings = self._settings
         host, section = settings.server.host, getattr(settings, name)
@@ -392,18 +395,18 @@ class Node:
         if name in TLS_DOORS:
             tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS if name == "http" else ())
             assert tls is not None or section.plain, "check_tls was asked before"
-        door = self._doors[name] = make()
+        client = self._servers[name] = make()
         if tls is None:
-            return {name: await door.start(host, section.port)}
+            return {name: await client.start(host, section.port)}
         secure = f"{name}s"
         if not section.plain:
-            return {secure: await door.start(host, section.tls_port, tls)}
-        ports: dict[str, int | None] = {name: await door.start(host, section.port)}
-        if isinstance(door, ManyPorts):
-            ports[secure] = await door.listen_too(host, section.tls_port, tls)
+            return {secure: await client.start(host, section.tls_port, tls)}
+        ports: dict[str, int | None] = {name: await client.start(host, section.port)}
+        if isinstance(client, ManyPorts):
+            ports[secure] = await client.listen_too(host, section.tls_port, tls)
         else:
-            door = self._doors[secure] = make()
-            ports[secure] = await door.start(host, section.tls_port, tls)
+            client = self._servers[secure] = make()
+            ports[secure] = await client.start(host, section.tls_port, tls)
         return ports
 
     async def _open_names(self, readers_port: int | None) -> int | None:
@@ -454,7 +457,8 @@ class Node:
         return await admin.start(self._settings.admin.port)
 
     async def _close_admin(self) -> None:
-        """Close the operator's door; while somebody waits for a promotion, `leave` does that."""
+        """Close the operator's listener; while somebody waits for a promotion, `leave` does
+        that."""
         admin = self._admin
         if admin is not None and self.replication.turned is not None:
             admin.pause()
@@ -500,8 +504,8 @@ class Node:
             *queue_probes(self._engine),
             *self._shortage_probes(),
             *self.replication.probes(),
-            *mqtt_probes(lambda: (self._doors.get("mqtt"), self._doors.get("mqtts"))),
-            *http_probes(lambda: self._doors.get("http") or self._doors.get("https")),
+            *mqtt_probes(lambda: (self._servers.get("mqtt"), self._servers.get("mqtts"))),
+            *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
             *self.pauses.probes(),
             Probe(
                 name="polymq_log_appended_bytes",
@@ -562,7 +566,7 @@ class Node:
                 kind="gauge",
                 text="Connected clients.",
                 label="protocol",
-                read=lambda: {name: door.connection_count for name, door in self._doors.items()},
+                read=lambda: {name: it.connection_count for name, it in self._servers.items()},
             ),
             names_probe(lambda: self._registration),
             Probe(
@@ -587,7 +591,7 @@ class Node:
 
     def _rosters(self) -> Rosters:
         found: dict[str, Sequence[Roster[Any]]] = {
-            name: door.rosters for name, door in self._doors.items()
+            name: client.rosters for name, client in self._servers.items()
         }
         if self._admin is not None:
             found["admin"] = (self._admin.roster,)

@@ -12,10 +12,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from polymq.doors import TLS_DOORS
 from polymq.errors import ExitCode, Failure
 from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, running_server
+from polymq.servers import TLS_DOORS
 from polymq.settings import Settings
 
 

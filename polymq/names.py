@@ -39,7 +39,7 @@ class Registration:
     """Keeps a broker in the tables of its name servers.
 
     Args:
-        port: of the door for RocketMQ clients, which is what routes name.
+        port: of the listener for RocketMQ clients, which is what routes name.
         beside: the port of the name server beside this broker; None if there is none.
         epoch: of the log: a broker with an older one is not let in beside this one.
     """
@@ -171,7 +171,7 @@ def record_host(settings: Settings, port: int) -> tuple[str, int]:
     They have room for an IPv4 address only; where clients are told a name, it is this machine's.
 
     Args:
-        port: of the door for RocketMQ clients.
+        port: of the listener for RocketMQ clients.
     """
     host, _, named = settings.rocketmq.advertise.rpartition(":")
     port = int(named) if named.isdecimal() else port

@@ -1,4 +1,4 @@
-"""The operator's token: what the commands of this machine show at the operator's door.
+"""The operator's token: what the commands of this machine show at the operator's listener.
 
 Random for each start, in a file of the data directory that only the server's own account can read.
 Whoever can read that file can read every message beside it, so the token gives nothing away; it is

@@ -18,12 +18,12 @@ from polymq.settings import Settings
 FILE_NAME: Final = "server.json"
 ADMIN_HOST: Final = "127.0.0.1"
 ADMIN_HEADER: Final = "X-PolyMQ-Admin"
-"""What a request to the admin door carries that changes something."""
+"""What a request to the admin listener carries that changes something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where a server's doors are. None: the door is not open."""
+    """Where a server's listeners are. None: the listener is not open."""
 
     host: str
     mqtt: int | None

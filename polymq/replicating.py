@@ -286,7 +286,7 @@ class Replication:
     def _outranked(self, term: int) -> None:
         """Another broker leads in this term: if it is a higher one, take nothing any more."""
         if not self._follows and term > term_of(self._store.epoch) and not self.ended.done():
-            # At once: the doors take their time to close.
+            # At once: the listeners take their time to close.
             self._engine.core.resign("this broker was replaced as the master: it takes no more")
             memory = replace(self._memory or Memory(), heard=term)
             try:

@@ -1,7 +1,7 @@
 """`polymq serve`: the process around a server. Signals, the ready file, the exit code.
 
-Theory of stopping: the first SIGTERM or Ctrl-C asks, and every door takes leave of its clients in
-its protocol's own way, within `drain_seconds`; then the store is closed, so that the next start
+Theory of stopping: the first SIGTERM or Ctrl-C asks, and every listener takes leave of its clients
+in its protocol's own way, within `drain_seconds`; then the store is closed, so that the next start
 has nothing to recover. A second Ctrl-C ends at once, which costs no message that was acked: the
 next start recovers.
 """

@@ -1,4 +1,4 @@
-"""TLS for the doors: the server's certificate and key, and who may connect, from the settings.
+"""TLS for the listeners: the server's certificate and key, and who may connect, from the settings.
 
 What is wrong with the files is said at the start, in one sentence, and the server does not start.
 Only a certificate that has expired, or is not valid yet, is a warning: clients decide about it, and

@@ -78,7 +78,7 @@ class Action(enum.Enum):
     """Topics that come into being, and AMQP's exchanges, queues and bindings: their making and
     their end."""
     ADMIN = "admin"
-    """The operator's door: topics, users, permissions."""
+    """The operator's listener: topics, users, permissions."""
 
 
 class Effect(enum.Enum):

@@ -1,7 +1,7 @@
 """Who comes in, and what becomes of them when their rights change.
 
 A broker without users is *open*: a client is who it says it is and may do everything, if the
-broker's doors can be reached from its own machine only (or the operator wants it so); otherwise
+broker's listeners can be reached from its own machine only (or the operator wants it so); otherwise
 nobody is let in. With the first user it is *closed*: every client names a user and its password,
 or is `anonymous`, if a rule for that role exists.
 

@@ -235,7 +235,7 @@ Stretch = tuple[Group, int, int, Cause]
 """Messages of a group that it gives up: the first one's offset, how many, and why."""
 
 
-class Undertaker:
+class DeadLettering:
     """Gives up messages of one named queue, one stretch after the other."""
 
     __slots__ = ("_name", "_pending", "_running", "_settings", "_shared", "_waiting")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from polymq.broker.kernels.path import Committed, PlainTemplate
 from polymq.broker.messages.dead_letter_history import Cause
-from polymq.broker.moves.dead_letters import DeadLetters, Undertaker
+from polymq.broker.moves.dead_letters import DeadLettering, DeadLetters
 from polymq.broker.queues.expiry import Expiry
 from polymq.broker.queues.lengths import Lengths
 from polymq.broker.queues.queue import Group
@@ -31,7 +31,15 @@ class QueueRules:
         expiry: None while no message of the queue has a time to live.
     """
 
-    __slots__ = ("_shared", "expiry", "lengths", "redeliveries", "settings", "single", "undertaker")
+    __slots__ = (
+        "_shared",
+        "dead_lettering",
+        "expiry",
+        "lengths",
+        "redeliveries",
+        "settings",
+        "single",
+    )
 
     def __init__(
         self,
@@ -44,7 +52,7 @@ class QueueRules:
         self._shared = shared
         self.settings = settings
         self.single = settings.single_active
-        self.undertaker = Undertaker(shared, name, settings)
+        self.dead_lettering = DeadLettering(shared, name, settings)
         self.expiry: Expiry | None = None
         self.lengths: Lengths | None = None
         self.redeliveries = Redeliveries() if settings.delivery_limit is not None else None
@@ -85,13 +93,13 @@ class QueueRules:
         """See `gates.Gate`."""
         self._shared.counts.refused += last - first
         if self.settings.overflow == REJECT_PUBLISH_DLX:
-            self.undertaker.refuse(template, batch, first, last)
+            self.dead_lettering.refuse(template, batch, first, last)
 
     # --- queues.Rules -----------------------------------------------------------------------
 
     def rejected(self, group: Group, first: int, count: int) -> None:
         """See `queues.Rules`."""
-        self.undertaker.give_up(group, first, count, Cause.REJECTED)
+        self.dead_lettering.give_up(group, first, count, Cause.REJECTED)
 
     def requeued(self, group: Group, first: int, count: int) -> None:
         """See `queues.Rules`."""
@@ -147,7 +155,7 @@ class QueueRules:
         while count > 0:
             length, times = redeliveries.alike(first, count)
             if times >= limit:
-                self.undertaker.give_up(group, first, length, Cause.DELIVERY_LIMIT)
+                self.dead_lettering.give_up(group, first, length, Cause.DELIVERY_LIMIT)
             else:
                 redeliveries.add(first, length, group.cursor.floor)
                 group.cursor.requeue(first, length)
@@ -156,7 +164,7 @@ class QueueRules:
             count -= length
 
     def _too_long(self, group: Group, first: int, count: int) -> None:
-        self.undertaker.give_up(group, first, count, Cause.MAXLEN)
+        self.dead_lettering.give_up(group, first, count, Cause.MAXLEN)
 
     def _expired(self, group: Group, first: int, count: int) -> None:
-        self.undertaker.give_up(group, first, count, Cause.EXPIRED)
+        self.dead_lettering.give_up(group, first, count, Cause.EXPIRED)

@@ -1,4 +1,4 @@
-"""The HTTP door: what is served where, start and stop. The answers are in `handlers.py`.
+"""The HTTP listener: what is served where, start and stop. The answers are in `handlers.py`.
 
     POST    /topics/{topic}                      publish: binary, structured, batch, or raw
     OPTIONS /topics/{topic}                      consent for other systems' webhooks
@@ -8,8 +8,8 @@
     GET, PUT, DELETE /subscriptions/{name}
     GET     /healthz
 
-The server runs on the loop of the other doors. aiohttp parses and routes; `connection.py` bounds
-what it leaves open.
+The server runs on the loop of the other listeners. aiohttp parses and routes; `connection.py`
+bounds what it leaves open.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Sinks:
             head_bytes_max=limits.webhook_head_bytes_max,
             resolver=GuardedResolver(self._policy, lookups),
             socket_factory=self._socket,
-            use_dns_cache=False,  # A cached answer is a door for a name that changes its address.
+            use_dns_cache=False,  # A cached answer is a way in for a name that changes its address.
             limit=0,  # The slots bound what is under way.
             keepalive_timeout=KEEP_ALIVE_SECONDS,
             ssl=True if tls is None else tls,

@@ -1,1 +1,1 @@
-"""The door for RocketMQ clients: reading by offset over the remoting protocol."""
+"""The listener for RocketMQ clients: reading by offset over the remoting protocol."""

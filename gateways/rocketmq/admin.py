@@ -112,7 +112,7 @@ def _config(info: TopicInfo) -> dict[str, object]:
 
 def forget_topic(_client: Connection, _request: Request) -> Answer:
     """216, which `mqadmin` asks of name servers once the broker has deleted a topic: the routes
-    that this door gives are of the topics that there are."""
+    that this listener gives are of the topics that there are."""
     return mapping.success()
 
 

@@ -5,7 +5,7 @@ Rules:
 * The signature of each request is checked. What follows from it, a port with that user's rights,
   is made once for each access key of a connection, and counts as a connection of its user.
 * A request without a signature has the rights of the user that the configuration names for this
-  door, or nobody's, whatever else came over the connection.
+  listener, or nobody's, whatever else came over the connection.
 * A signature that is wrong is an error, never nobody's request: its client thinks that it is
   somebody, and is told why it is not.
 * While the broker is open (it has no users) nothing is checked.

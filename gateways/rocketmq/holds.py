@@ -28,7 +28,7 @@ class Hold(Generic[Owner]):
 
 
 class Holds(Generic[Owner]):
-    """All waiting pulls of a door."""
+    """All waiting pulls of a listener."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max

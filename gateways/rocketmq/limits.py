@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the door, each with its reason."""
+    """Bounds of the listener, each with its reason."""
 
     connections_max: int = 10_000
     """File descriptors; RocketMQ's clients keep one connection per process."""

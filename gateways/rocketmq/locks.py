@@ -21,7 +21,7 @@ LEASE_SECONDS: Final = 60.0
 
 
 class Locks:
-    """The locks of all groups of one door.
+    """The locks of all groups of one listener.
 
     Args:
         count_max: how many there may be.

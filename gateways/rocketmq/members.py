@@ -65,7 +65,7 @@ class Consumers(Generic[Channel]):
 
 
 class Members(Generic[Channel]):
-    """All groups of one door.
+    """All groups of one listener.
 
     Args:
         notify: tells one member that its group changed: called with its channel and the group.

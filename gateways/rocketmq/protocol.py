@@ -1,13 +1,13 @@
-"""The protocol of the RocketMQ door: bytes in, typed requests out.
+"""The protocol of the RocketMQ listener: bytes in, typed requests out.
 
 Rules of this file:
 
-* `REQUESTS` names every code that this door serves and the header that goes with it. A code that
-  is not in it becomes `Unsupported`; a header that does not fit becomes `Malformed`, and so does a
-  signed one with a field that is unknown (`remoting.signed_fields`). Both leave the connection
-  usable: the frame's limits were right.
+* `REQUESTS` names every code that this listener serves and the header that goes with it. A code
+  that is not in it becomes `Unsupported`; a header that does not fit becomes `Malformed`, and so
+  does a signed one with a field that is unknown (`remoting.signed_fields`). Both leave the
+  connection usable: the frame's limits were right.
 * Every request gets one answer through `answer`, a oneway request none.
-* The door asks its clients, too, whether a transaction is committed, and tells them that their
+* The listener asks its clients, too, whether a transaction is committed, and tells them that their
   group changed. What they answer is of no use: who knows better says so by a request of its own.
 
 Frames, serialize types and the bookkeeping of open requests are `remoting.connection`'s.
@@ -97,7 +97,7 @@ NAME_SHOWN_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request that this door serves.
+    """A request that this listener serves.
 
     Attributes:
         serial: names it in the answer.
@@ -120,7 +120,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsupported:
-    """A code that this door does not serve."""
+    """A code that this listener does not serve."""
 
     serial: int
     code: int

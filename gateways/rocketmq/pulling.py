@@ -95,7 +95,7 @@ class Pulls:
         self._limits: Limits = shared.limits
         self.draining = False
         self._turn: deque[Pull] = deque()  # pulls that wait for their turn to read
-        self._held: dict[int, Pull] = {}  # by serial; the door's holds name them
+        self._held: dict[int, Pull] = {}  # by serial; the listener's holds name them
         self._reading_count = 0
         self._turn_bytes = 0  # answered in this iteration of the loop
         self._starting = False  # inside read_next, which an engine that answers at once re-enters

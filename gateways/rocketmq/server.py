@@ -1,4 +1,4 @@
-"""The RocketMQ door: a listener, what its connections share, and the way it stops."""
+"""The RocketMQ listener: a listener, what its connections share, and the way it stops."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from polymq.net.roster import Roster
 
 
 class Server:
-    """The door: listens, and owns what its connections share.
+    """The listener: listens, and owns what its connections share.
 
     Args:
         advertise: `host:port` that routes name; by default each client is told the address that
             it connected to, which is wrong only behind a translation of addresses. Clients of a
             further port are told that host, and the port that they came to.
-        user: whose rights all clients of this door have; empty for nobody's.
+        user: whose rights all clients of this listener have; empty for nobody's.
     """
 
     def __init__(

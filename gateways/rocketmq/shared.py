@@ -1,4 +1,4 @@
-"""What the connections of one RocketMQ door share."""
+"""What the connections of one RocketMQ listener share."""
 
 from __future__ import annotations
 

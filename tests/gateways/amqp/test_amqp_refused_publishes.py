@@ -50,21 +50,19 @@ REFUSED: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.parametrize("address", ["first", "behind others", "before others"])
-def test_a_refused_publish_makes_no_topic(
-    bench: Bench, peer: Peer, case: str, address: str
-) -> None:
+@pytest.mark.parametrize("where", ["first", "behind others", "before others"])
+def test_a_refused_publish_makes_no_topic(bench: Bench, peer: Peer, case: str, where: str) -> None:
     """Alone or in one read with good ones: those before it count, those behind it do not."""
     code, properties = REFUSED[case]
     parts = [message("new.eu", **properties)]
-    if address == "behind others":
+    if where == "behind others":
         parts.insert(0, message("public.eu", expiration="1000") * 3)
-    if address == "before others":
+    if where == "before others":
         parts.append(message("new.eu", expiration="1000") * 3)
     peer.send(*parts)
     closed = answer(peer, spec.ChannelClose)
     assert isinstance(closed, spec.ChannelClose)
     assert closed.reply_code == code
     assert topics(bench) == OWN_TOPICS
-    stored = 3 if address == "behind others" else 0
+    stored = 3 if where == "behind others" else 0
     assert bench.broker.engine.topics.topic("public").queues[0].visible == stored

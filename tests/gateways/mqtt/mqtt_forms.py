@@ -17,8 +17,7 @@ FORMS = ("pure", "compiled")
 
 def use_form(form: str, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
     """Fast and batch paths of this form are those of the brokers that the test makes. Returns the
-    two
-    modules; skips the test where the form is not here."""
+    two modules; skips the test where the form is not here."""
     get = plain_form if form == "pure" else compiled_form
     fast_path, batch_path = map(get, NAMES)
     if fast_path is None or batch_path is None:

@@ -1,6 +1,6 @@
 """The protocol servers, made from the settings. A part of the composition root (`compose.py`).
 
-Imports stand inside the functions: a door that is not opened is not loaded.
+Imports stand inside the functions: a listener that is not opened is not loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from polymq.settings import MIB, Settings, is_loopback
 from polymq.tls import make_tls, names_tls
 
 
-class Door(Protocol):
+class GatewayServer(Protocol):
     """What the servers of all protocols have in common."""
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -57,7 +57,7 @@ def _one_piece_max(settings: Settings) -> int:
 
 def make_mqtt(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
-) -> Door:
+) -> GatewayServer:
     """MQTT over TCP."""
     from polymq.gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
     from polymq.gateways.mqtt.server import Server as MqttServer
@@ -74,7 +74,7 @@ def make_mqtt(
 
 def make_amqp(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
-) -> Door:
+) -> GatewayServer:
     """AMQP 0-9-1 over TCP."""
     from polymq.gateways.amqp.limits import Limits
     from polymq.gateways.amqp.server import Server as AmqpServer
@@ -92,7 +92,7 @@ def make_amqp(
 
 def make_http(
     settings: Settings, engine: BrokerPort, context: Context, registry: CollectorRegistry
-) -> Door:
+) -> GatewayServer:
     """CloudEvents over HTTP, and `/metrics` as long as only this machine can ask for it."""
     from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
     from polymq.gateways.http_cloudevents.limits import WebhookSettings
@@ -118,7 +118,7 @@ def make_http(
 
 def make_rocketmq(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
-) -> Door:
+) -> GatewayServer:
     """RocketMQ's remoting protocol."""
     from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
     from polymq.gateways.rocketmq.server import Server as RocketmqServer
@@ -135,7 +135,7 @@ def make_rocketmq(
     )
 
 
-Maker = Callable[[Settings, BrokerPort, Context, CollectorRegistry], Door]
+Maker = Callable[[Settings, BrokerPort, Context, CollectorRegistry], GatewayServer]
 
 DOORS: Final[Mapping[str, Maker]] = {
     "mqtt": make_mqtt,
@@ -150,16 +150,17 @@ TLS_DOORS: Final = ("mqtt", "amqp", "http", "rocketmq")
 
 
 def check_tls(settings: Settings) -> None:
-    """Whether the doors can be opened as the settings say; to be asked before anything is written.
+    """Whether the listeners can be opened as the settings say; to be asked before anything is
+    written.
 
     Raises:
         Failure: USAGE, a certificate or key is missing or not what it should be.
     """
-    open_doors = [name for name in TLS_DOORS if getattr(settings, name).enabled]
+    open_servers = [name for name in TLS_DOORS if getattr(settings, name).enabled]
     names_tls(settings)
-    if not open_doors or make_tls(settings.tls) is not None:
+    if not open_servers or make_tls(settings.tls) is not None:
         return
-    for name in open_doors:
+    for name in open_servers:
         if not getattr(settings, name).plain:
             text = f"{name}.plain is false, but there is no certificate: set tls.certificate"
             raise Failure(ExitCode.USAGE, text)
