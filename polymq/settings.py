@@ -47,6 +47,14 @@ DEFAULT_FILE: Final = Path("polymq.toml")
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+PORT: Final = "The port without TLS. 0: the system chooses a free port."
+TLS_PORT: Final = "The port with TLS. It is opened if there is a certificate (`[tls]`)."
+PLAIN: Final = "Whether connections without TLS are accepted. False needs a certificate (`[tls]`)."
+CONNECTIONS_MAX: Final = (
+    "How many connections there may be at a time. Further ones are closed at once."
+)
+"""The descriptions of settings that several listeners have."""
+
 
 def _checked_address(text: str) -> str:
     try:
@@ -62,7 +70,7 @@ Name = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=127)]
 
 def _checked_segment_bytes(size: int) -> int:
     if 0 < size < 64 * KIB:
-        raise ValueError("a file of the log has at least 65536 bytes; 0 lets the server choose")
+        raise ValueError("a segment has at least 65536 bytes; 0 lets the server choose")
     return size
 
 
@@ -90,40 +98,44 @@ class ServerSettings(Section):
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address that every listener binds to. Only this machine can reach the "
+        description="The address that every listener binds to. Only this machine can reach the "
         "default.",
     )
     allow_insecure: bool = Field(
         default=False,
-        description="While there are no users: let in whoever reaches a port that other machines "
-        "can reach, to read and write everything. Without it such a server lets nobody in before "
-        "its first user is made.",
+        description="Whether clients of other machines may read and write everything while there "
+        "are no users. If false, a server that other machines can reach accepts no client before "
+        "its first user is created.",
     )
     data_directory: Annotated[Path, BeforeValidator(_not_empty)] = Field(
-        default=Path("data"), description="Where messages and state are kept. Created if missing."
+        default=Path("data"),
+        description="The directory in which messages and state are stored. It is created if it is "
+        "missing.",
     )
     drain_seconds: Seconds = Field(
         default=5.0,
-        description="How long a stopping server waits for clients to take their leave before it "
-        "closes their connections.",
+        description="How long a server that is being stopped waits for its clients to disconnect "
+        "before it closes their connections.",
     )
 
 
 class TlsSettings(Section):
-    """TLS for MQTT, AMQP, HTTP, RocketMQ and the name server, each on a port of its own."""
+    """TLS for MQTT, AMQP, HTTP, RocketMQ and the name server. Each has a separate port for it."""
 
     certificate: str = Field(
         default="",
-        description="PEM file with the server's certificate and those that lead to its issuer. "
-        "Empty: no TLS.",
+        description="PEM file with the server's certificate, followed by the intermediate "
+        "certificates that lead to its issuer. Empty: no TLS.",
     )
     key: str = Field(
-        default="", description="PEM file with the certificate's private key, not encrypted."
+        default="",
+        description="PEM file with the certificate's private key, which must not be encrypted.",
     )
     client_ca: str = Field(
         default="",
-        description="PEM file with the authorities that issue certificates to clients; a client "
-        "without such a certificate is turned away before it can log in. Empty: none is asked for.",
+        description="PEM file with the authorities that issue the clients' certificates. A client "
+        "without such a certificate is rejected before it can log in. Empty: clients need no "
+        "certificate.",
     )
 
     @property
@@ -133,216 +145,200 @@ class TlsSettings(Section):
 
 
 class MqttSettings(Section):
-    """MQTT 3.1.1 over TCP. A PUBLISH to a topic name of over 32,000 bytes is refused."""
+    """MQTT 3.1.1 over TCP. A PUBLISH with a topic name of more than 32,000 bytes is refused."""
 
-    enabled: bool = Field(default=True, description="Whether to open this door.")
-    port: PortNumber = Field(default=1883, description="0 lets the system pick a free port.")
-    tls_port: PortNumber = Field(
-        default=8883,
-        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
-    )
-    plain: bool = Field(
-        default=True,
-        description="Whether connections without TLS are taken. False needs a certificate.",
-    )
-    connections_max: PositiveInt = Field(
-        default=10_000, description="Connections at a time; one more is closed at once."
-    )
+    enabled: bool = Field(default=True, description="Whether to open this listener.")
+    port: PortNumber = Field(default=1883, description=PORT)
+    tls_port: PortNumber = Field(default=8883, description=TLS_PORT)
+    plain: bool = Field(default=True, description=PLAIN)
+    connections_max: PositiveInt = Field(default=10_000, description=CONNECTIONS_MAX)
     inflight_max: Annotated[int, Field(ge=1, le=16_384)] = Field(
         default=16_384,
-        description="Messages of QoS 1 and 2 that a client may leave unacknowledged, at most. A "
-        "connection begins with 32 and gets more while it acknowledges them within half a second. "
-        "The quota `inflight` bounds the clients of one user.",
+        description="How many messages of QoS 1 and 2 may be in flight to a client. A connection "
+        "begins with 32, and gets more while it acknowledges them within half a second. The quota "
+        "`inflight` limits the clients of one user.",
     )
     subscriptions_max: PositiveInt = Field(
         default=10_000,
-        description="Topic filters of one client; one more is refused (0x80). One SUBSCRIBE or "
-        "UNSUBSCRIBE may name any number of them: only the size of a packet is bounded, by "
-        "`storage.message_bytes_max` and 64 KiB more.",
+        description="How many topic filters a client may subscribe to. Further ones are refused "
+        "(0x80). One SUBSCRIBE or UNSUBSCRIBE may have any number of topic filters: only the size "
+        "of a packet is limited, to `storage.message_bytes_max` plus 64 KiB.",
     )
     session_expiry_seconds: Seconds = Field(
         default=0,
-        description="How long a persistent session waits for a client that is away. Then it ends, "
-        "with its subscriptions and what waits for it, and holds the log no more. 0: for ever, as "
-        "the standard and mosquitto have it; EMQX: 7200.",
+        description="How long a persistent session waits for a client that is away. It then ends: "
+        "its subscriptions and the messages that wait for it are deleted, and it no longer holds "
+        "segments of the log. 0: for ever, as in the standard and in mosquitto. EMQX's default is "
+        "7200.",
     )
     queue_qos0_messages: bool = Field(
         default=False,
-        description="Whether messages of QoS 0, and for subscriptions of QoS 0 that had a higher "
-        "one before, wait for a client that is away. Those of QoS 1 and 2 always do, and so does "
-        "what was queued before a subscription went down to QoS 0.",
+        description="Whether messages of QoS 0 are queued for a client that is away, and messages "
+        "for subscriptions of QoS 0 that had a higher QoS before. Messages of QoS 1 and 2 always "
+        "are, and those that were queued before a subscription was lowered to QoS 0 stay queued.",
     )
     session_queue_max: Annotated[int, Field(ge=0, le=1 << 48)] = Field(
         default=0,
         description="How many messages may wait for one persistent session, over all its "
-        "subscriptions; those in flight do not count. 0: any number, bounded by the disk alone, "
-        "because one too many is lost although it was acknowledged. mosquitto, EMQX, HiveMQ: 1000.",
+        "subscriptions. Messages in flight do not count. A message beyond the limit is lost, "
+        "although it was acknowledged. 0: only the disk limits the number. The default of "
+        "mosquitto, EMQX and HiveMQ is 1000.",
     )
     session_queue_overflow: Literal["drop_oldest", "drop_newest"] = Field(
         default="drop_oldest",
-        description="What a full session loses: its oldest messages, or those that come until its "
-        "client has taken what waits. The publisher is not told: MQTT 3.1.1 has no way to.",
+        description="Which messages a full session loses: its oldest messages, or those that "
+        "arrive before its client has been sent what waits. The publisher is not notified: MQTT "
+        "3.1.1 has no means for it.",
     )
     topic: str = Field(
         default="",
-        description="Keep the whole MQTT path in the tag of this one topic, for fleets whose first "
-        "level is a device. Empty: the first level of a path is the topic.",
+        description="The one topic that all MQTT messages are stored in, with their whole MQTT "
+        "topic as the tag. It is meant for fleets whose first topic level is a device. Empty: the "
+        "first topic level is the topic.",
     )
 
 
 class AmqpSettings(Section):
     """AMQP 0-9-1 over TCP."""
 
-    enabled: bool = Field(default=True, description="Whether to open this door.")
-    port: PortNumber = Field(default=5672, description="0 lets the system pick a free port.")
-    tls_port: PortNumber = Field(
-        default=5671,
-        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
-    )
-    plain: bool = Field(
-        default=True,
-        description="Whether connections without TLS are taken. False needs a certificate.",
-    )
-    connections_max: PositiveInt = Field(
-        default=10_000, description="Connections at a time; one more is closed at once."
-    )
+    enabled: bool = Field(default=True, description="Whether to open this listener.")
+    port: PortNumber = Field(default=5672, description=PORT)
+    tls_port: PortNumber = Field(default=5671, description=TLS_PORT)
+    plain: bool = Field(default=True, description=PLAIN)
+    connections_max: PositiveInt = Field(default=10_000, description=CONNECTIONS_MAX)
 
 
 class HttpSettings(Section):
     """CloudEvents over HTTP."""
 
-    enabled: bool = Field(default=True, description="Whether to open this door.")
-    port: PortNumber = Field(default=8080, description="0 lets the system pick a free port.")
-    tls_port: PortNumber = Field(
-        default=8443,
-        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
-    )
-    plain: bool = Field(
-        default=True,
-        description="Whether connections without TLS are taken. False needs a certificate.",
-    )
-    connections_max: PositiveInt = Field(
-        default=10_000, description="Connections at a time; one more is closed at once."
-    )
+    enabled: bool = Field(default=True, description="Whether to open this listener.")
+    port: PortNumber = Field(default=8080, description=PORT)
+    tls_port: PortNumber = Field(default=8443, description=TLS_PORT)
+    plain: bool = Field(default=True, description=PLAIN)
+    connections_max: PositiveInt = Field(default=10_000, description=CONNECTIONS_MAX)
     subscriptions_max: PositiveInt = Field(
         default=10_000,
-        description="Subscriptions, webhooks and pulled ones together; one more gets 429.",
+        description="How many subscriptions there may be, webhooks and pull subscriptions "
+        "together. Further ones are refused with 429.",
     )
     webhook_origin: str = Field(
         default="polymq.invalid",
-        description="The name that webhook receivers are told in WebHook-Request-Origin: a DNS "
-        "name of this system, by which a receiver decides whether it wants to hear from it.",
+        description="The value of the header WebHook-Request-Origin: a DNS name of this system, "
+        "by which the receiver of a webhook decides whether it accepts requests from it.",
     )
     webhook_handshake: bool = Field(
         default=True,
-        description="Whether a receiver must consent before anything is sent to it. Without it, "
-        "whoever may subscribe can make this server send to any public address.",
+        description="Whether the receiver of a webhook has to consent before events are sent to "
+        "it. If false, any user with permission to subscribe can make this server send requests "
+        "to any public address.",
     )
     webhook_allow_http: bool = Field(
-        default=False, description="Whether receivers may be reached without TLS."
+        default=False, description="Whether webhooks may be sent to URLs without TLS."
     )
     webhook_allow_networks: list[Network] = Field(
         default=[],
-        description="Networks that may be reached although they are not public, such as "
-        '"10.1.0.0/16". Empty, because a subscriber could otherwise make this server call '
-        "services inside your network.",
+        description="Networks that webhooks may be sent to although they are not public, such as "
+        '"10.1.0.0/16". There are none by default, because a subscriber could otherwise make this '
+        "server call services inside your network.",
     )
     webhook_deny_networks: list[Network] = Field(
-        default=[], description="Networks that may not be reached although they are public."
+        default=[],
+        description="Networks that webhooks may not be sent to although they are public.",
     )
 
 
 class RocketmqSettings(Section):
     """RocketMQ's remoting protocol, for RocketMQ clients and the Parquet sink."""
 
-    enabled: bool = Field(default=True, description="Whether to open this door.")
-    port: PortNumber = Field(default=10911, description="0 lets the system pick a free port.")
-    tls_port: PortNumber = Field(
-        default=10913,
-        description="The port with TLS, which is opened if there is a certificate (`[tls]`).",
-    )
+    enabled: bool = Field(default=True, description="Whether to open this listener.")
+    port: PortNumber = Field(default=10911, description=PORT)
+    tls_port: PortNumber = Field(default=10913, description=TLS_PORT)
     plain: bool = Field(
         default=True,
-        description="Whether connections without TLS are taken. False needs a certificate; name "
-        "servers then name the port with TLS, and `polymq message read` and `polymq sink` on this "
-        "machine use it.",
+        description="Whether connections without TLS are accepted. False needs a certificate "
+        "(`[tls]`). Name servers then return the port with TLS, and `polymq message read` and "
+        "`polymq sink` on this machine use it.",
     )
-    connections_max: PositiveInt = Field(
-        default=1_000, description="Connections at a time; one more is closed at once."
-    )
+    connections_max: PositiveInt = Field(default=1_000, description=CONNECTIONS_MAX)
     advertise: AddressOrEmpty = Field(
         default="",
-        description="HOST:PORT that clients are told to come to. Empty: the address that they "
-        "came to, which is wrong only behind a translation of addresses.",
+        description="The address that clients are told to connect to (HOST:PORT). Empty: the "
+        "address that they have connected to. It has to be set only behind network address "
+        "translation.",
     )
     user: str = Field(
         default="",
-        description="Once there are users: the user whose permissions those clients of this door "
-        "have that do not sign with an access key. Empty: nobody, who has those of role:anonymous.",
+        description="The user whose permissions apply to requests that are not signed with an "
+        "access key, once there are users. Empty: such requests have the permissions of "
+        "role:anonymous.",
     )
 
 
 class NamesSettings(Section):
-    """The name server, and the name servers that this broker registers with."""
+    """The name server of this process, and the name servers that this broker registers with."""
 
     enabled: bool = Field(
         default=True, description="Whether to run a name server beside the broker."
     )
     port: PortNumber = Field(
-        default=9876, description="Of the name server here. 0 lets the system pick a free port."
+        default=9876,
+        description="The name server's port without TLS. 0: the system chooses a free port.",
     )
     tls_port: PortNumber = Field(
         default=9877,
-        description="The name server's port with TLS, which is opened if there is a certificate "
+        description="The name server's port with TLS. It is opened if there is a certificate "
         "(`[tls]`).",
     )
     access_key: str = Field(
         default="",
-        description="What brokers and administrators sign with. The name server here then takes "
-        "changes (registrations, keys, permissions) only from who does, and this broker signs "
-        "at all of its name servers. Empty: whoever reaches the port may change everything.",
+        description="The access key that brokers and administrators sign with. If it is set, the "
+        "name server of this process accepts only signed changes (registrations, keys, "
+        "permissions), and this broker signs its requests to all name servers. Empty: any client "
+        "that reaches the port may change everything.",
     )
     secret_key_file: str = Field(
         default="",
-        description="File with the secret of `access_key`, at least 16 bytes, mode 0600. All "
-        "brokers and name servers that know each other have a copy.",
+        description="File with the secret key of `access_key`: at least 16 bytes, mode 0600. All "
+        "brokers and name servers of a cluster need a copy.",
     )
     open_reads: bool = Field(
         default=True,
-        description="Whether whoever reaches the name server may ask for routes, topics and "
-        "brokers. False: reads have to be signed as well, also those of clients.",
+        description="Whether the name server answers unsigned requests for routes, topics and "
+        "brokers. If false, reads have to be signed, too, including those of clients.",
     )
     servers: list[NameServerAddress] = Field(
         default=[],
-        description='Name servers that this broker registers with, such as "10.0.0.5:9876"; the '
-        "one beside it needs no mention.",
+        description='The name servers that this broker registers with, such as "10.0.0.5:9876". '
+        "The name server of this process need not be listed.",
     )
     tls: bool = Field(
         default=False,
-        description="Whether this broker registers with TLS at `servers`, which then name ports "
-        "with TLS. With the name server beside it, a broker speaks without.",
+        description="Whether this broker uses TLS to register with `servers`, whose ports have to "
+        "be ports with TLS. For the name server of its own process it does not use TLS.",
     )
     tls_ca: str = Field(
         default="",
-        description="PEM file with the authorities that certificates of `servers` have to be from. "
-        "Empty: those that the system trusts. Certificates have to be for the names or addresses "
-        "in `servers`.",
+        description="PEM file with the authorities that have to have issued the certificates of "
+        "`servers`. Empty: those that the system trusts. The certificates have to be for the "
+        "names or addresses in `servers`.",
     )
     cluster: Name = Field(
         default="DefaultCluster", description="The cluster that this broker belongs to."
     )
     broker: Name = Field(
         default="broker-a",
-        description="Name of this broker: of all in a cluster, only a master and its slaves have "
-        "the same.",
+        description="The name of this broker. In a cluster, only a master and its slaves have the "
+        "same name.",
     )
 
 
 class AdminSettings(Section):
-    """Metrics, health and the commands of `polymq topic`. Always on loopback."""
+    """Metrics, health and the commands of a running server. This listener is always on loopback."""
 
-    enabled: bool = Field(default=True, description="Whether to open this door.")
-    port: PortNumber = Field(default=9464, description="0 lets the system pick a free port.")
+    enabled: bool = Field(default=True, description="Whether to open this listener.")
+    port: PortNumber = Field(
+        default=9464, description="The port. 0: the system chooses a free port."
+    )
 
 
 class StorageSettings(Section):
@@ -352,86 +348,91 @@ class StorageSettings(Section):
         int, Field(ge=0, le=1024 * MIB), AfterValidator(_checked_segment_bytes)
     ] = Field(
         default=0,
-        description="Size of one file of the commit log, which it takes from the start. 0: 1 GiB, "
-        "as RocketMQ has it, or a 64th of the free room where that is less, at least 16 MiB. It is "
-        "decided when the log is made, and stays. Brokers that replicate take 1 GiB.",
+        description="The size of one segment of the commit log. Each segment takes this space "
+        "from the start. The size is decided when the log is created, and stays. 0: 1 GiB, as in "
+        "RocketMQ, or a 64th of the free space if that is less, but at least 16 MiB. Brokers that "
+        "replicate use 1 GiB.",
     )
     log_bytes_max: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="How large the log may become, in bytes of its files. Above it, topics whose "
-        "retention has a limit lose their oldest messages earlier than due, oldest first in the "
-        "log, as far as that lets files go. 0: as large as the disk's marks allow.",
+        description="How large the log may become, as the sum of its segments. Above it, topics "
+        "whose retention has a limit lose their oldest messages early, in the order of the log, "
+        "as long as that allows segments to be deleted. 0: only the free space of the disk limits "
+        "the log.",
     )
     segments_ahead: Literal["zeros", "room"] = Field(
         default="zeros",
-        description="How the next file is made ready ahead of use. zeros: it is written once, "
-        "which makes acknowledgements quicker and lets the disk write twice as much. room: it is "
-        "only given room.",
+        description="How the next segment is prepared before it is used. zeros: it is filled with "
+        "zeros, which makes acknowledgements faster, and makes the disk write twice as much. "
+        "room: its space is only allocated.",
     )
     spare_segments: Annotated[int, Field(ge=0, le=2)] = Field(
         default=1,
-        description="How many files that nobody needs any more are kept to be used again, "
-        "overwritten with zeros first; none if the next file is only given room. They go first "
-        "when space runs out.",
+        description="How many deleted segments are retained for reuse. They are overwritten with "
+        "zeros first. There are none if `segments_ahead` is room. They are the first to be "
+        "deleted when space runs out.",
     )
     tail_bytes_max: Annotated[int, Field(ge=MIB)] = Field(
-        default=64 * MIB, description="Latest messages kept in memory for subscribers that keep up."
+        default=64 * MIB,
+        description="How many bytes of the latest messages are held in memory for subscribers "
+        "that keep up.",
     )
     message_bytes_max: Annotated[int, Field(ge=1, le=128 * MIB)] = Field(
         default=16 * MIB,
-        description="Largest body that is accepted. AMQP takes up to 128 MiB, if the log's files "
-        "are larger; MQTT, HTTP and RocketMQ at most 16 MiB, whatever stands here.",
+        description="The size of the largest message body that is accepted. AMQP allows up to 128 "
+        "MiB, if the segments are larger than that. MQTT, HTTP and RocketMQ never allow more than "
+        "16 MiB.",
     )
     save_seconds: Annotated[float, Field(gt=0)] = Field(
         default=5.0,
-        description="How often indexes and state are saved beside the log. Less means a faster "
-        "start after a crash; nothing is lost either way.",
+        description="How often indexes and state are saved beside the log. A shorter interval "
+        "makes a start after a crash faster. Nothing is lost either way.",
     )
     disk_reserve_bytes: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Free space below which publishers are refused, so that acknowledgements can "
-        "still be stored. 0: the larger of three segments and 5 % of the disk, at most 16 GiB and "
-        "a quarter of the disk.",
+        description="The free space below which publishers are refused, so that acknowledgements "
+        "can still be stored. 0: the larger of three segments and 5 % of the disk, but at most 16 "
+        "GiB and a quarter of the disk.",
     )
     disk_early_bytes: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Free space below which topics whose retention has a limit lose their oldest "
-        "messages earlier than due. 0: twice the reserve.",
+        description="The free space below which topics whose retention has a limit lose their "
+        "oldest messages early. 0: twice the reserve.",
     )
     disk_full_drops_oldest: bool = Field(
         default=False,
         description="Whether queues and sessions lose their oldest unsettled messages when the "
-        "space for messages runs out, instead of publishers being refused. What is dropped is "
-        "counted and logged.",
+        "space for messages runs out. If false, publishers are refused instead. Dropped messages "
+        "are counted and logged.",
     )
     disk_check_seconds: Annotated[float, Field(gt=0, le=60)] = Field(
-        default=0.5, description="How often is looked how much space is free."
+        default=0.5, description="How often the free space is checked."
     )
     retention_check_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=10.0, description="How often is looked for messages that may be deleted."
+        default=10.0, description="How often retention is checked."
     )
 
 
 class TopicDefaults(Section):
-    """Settings of topics for which nothing else was chosen (`polymq topic set`)."""
+    """Settings of all topics that have no settings of their own (`polymq topic set`)."""
 
     durability: Literal["fsync", "page_cache"] = Field(
         default="fsync",
-        description="What an acknowledgement waits for. fsync: the disk. page_cache: the operating "
-        "system only, so a power cut loses what came within the last 0.2 seconds.",
+        description="What an acknowledgement waits for. fsync: the disk. page_cache: only the "
+        "operating system, so a power failure loses the messages of the last 0.2 seconds.",
     )
     retention_seconds: Annotated[int, Field(ge=0, le=SECONDS_MAX)] = Field(
         default=72 * 3600,
-        description="How long messages can be read by offset. What a queue, a session or a "
-        "subscription has not settled stays longer. 0: for ever.",
+        description="How long messages can be read by offset. Messages that a queue, a session or "
+        "a subscription has not settled stay longer. 0: for ever.",
     )
     retention_bytes: Annotated[int, Field(ge=0, le=BYTES_MAX)] = Field(
-        default=0, description="How many bytes of each topic can be read by offset. 0: any number."
+        default=0, description="How many bytes of each topic can be read by offset. 0: no limit."
     )
 
 
 class ReplicationSettings(Section):
-    """A second copy of everything, on another machine with the same `names.broker`."""
+    """Copies of the commit log on other machines, whose brokers have the same `names.broker`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -439,91 +440,101 @@ class ReplicationSettings(Section):
         """Refuse settings that have another name now."""
         for old, new in (("cluster", "names.cluster"), ("group", "names.broker")):
             if isinstance(values, dict) and old in values:
-                raise ValueError(f"replication.{old} is {new} now: set that, and leave this out")
+                raise ValueError(f"replication.{old} is now named {new}: set that instead")
         return values
 
     role: Literal["master", "slave"] = Field(
         default="master",
-        description="master takes messages; slave follows a master, serves readers by offset, and "
-        "can be promoted (`polymq broker promote`).",
+        description="master: the broker accepts messages. slave: it follows a master, serves "
+        "readers by offset, and can be promoted (`polymq broker promote`).",
     )
     name: str = Field(
         default="slave",
         max_length=127,
-        description="Of a slave: what its master calls it. No two slaves have the same.",
+        description="The name by which a master knows this slave. No two slaves may have the same "
+        "name.",
     )
     listen: str = Field(
         default="",
-        description="HOST:PORT where a master waits for slaves. Empty: it has none. A slave binds "
-        "it, too: for the time after its promotion, and to answer the others of the group.",
+        description="The address on which a master accepts slaves (HOST:PORT). Empty: it accepts "
+        "none. A slave listens on it, too, to answer the other brokers of the group, and to "
+        "accept slaves once it is promoted.",
     )
-    master: str = Field(default="", description="HOST:PORT of the master that a slave follows.")
+    master: str = Field(
+        default="", description="The address of the master that a slave follows (HOST:PORT)."
+    )
     peers: list[str] = Field(
         default=[],
-        description="HOST:PORT where the other brokers of the group listen, slaves included. A "
-        "master asks them at its start and from then on, and takes nothing more when one of them "
-        "was promoted after it. A slave asks them before it is promoted whether one leads, or has "
-        "more.",
+        description="The addresses on which the other brokers of the group listen (HOST:PORT), "
+        "including slaves. A master asks them when it starts and continuously after that, and "
+        "accepts nothing more if one of them was promoted after it. A slave that is about to be "
+        "promoted asks them whether one of them leads or has more of the log.",
     )
     tls: bool = Field(
         default=False,
-        description="Whether the log crosses the network encrypted: a master listens with "
-        "tls.certificate, and slaves and peers connect with TLS.",
+        description="Whether replication uses TLS: a master listens with `tls.certificate`, and "
+        "slaves and peers connect with TLS.",
     )
     tls_ca: str = Field(
         default="",
-        description="PEM file with the authorities that certificates of other brokers have to be "
-        "from. Empty: those that the system trusts.",
+        description="PEM file with the authorities that have to have issued the certificates of "
+        "the other brokers. Empty: those that the system trusts.",
     )
     secret_file: str = Field(
         default="",
-        description="File with the secret that all brokers of the group know, at least 16 bytes.",
+        description="File with the secret that all brokers of the group share: at least 16 bytes.",
     )
     min_in_sync: Annotated[int, Field(ge=1, le=DISKS_MAX)] = Field(
         default=1,
-        description="How many brokers must have a message or a change on their disks before it is "
-        "acknowledged and seen: 1 is this one alone, 2 is this one and a slave. Topics can have "
-        "a number of their own (`polymq topic set NAME min_in_sync=2`).",
+        description="How many brokers must have a message or a change of state on their disks "
+        "before it is acknowledged and visible. 1: only this broker. 2: this broker and one "
+        "slave. Topics can have a number of their own (`polymq topic set NAME min_in_sync=2`).",
     )
 
 
 class LogSettings(Section):
-    """What the program says on stderr."""
+    """What the program logs on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severity that is written."
+        default="info", description="The lowest severity that is logged."
     )
     format: Literal["auto", "console", "json"] = Field(
-        default="auto", description="auto: console on a terminal, else one JSON object a line."
+        default="auto",
+        description="The format of the log. auto: console on a terminal, otherwise json. json: "
+        "one JSON object per line.",
     )
 
 
 class SinkSettings(Section):
-    """`polymq sink`: topics to Parquet."""
+    """`polymq sink`, which writes topics to Parquet files."""
 
-    output_directory: Path = Field(default=Path("lake"), description="Where the Parquet files go.")
+    output_directory: Path = Field(
+        default=Path("lake"), description="The directory for the Parquet files."
+    )
     checkpoint_directory: Path = Field(
-        default=Path("lake-checkpoint"), description="Where Spark keeps how far it has read."
+        default=Path("lake-checkpoint"),
+        description="The directory in which Spark stores how far it has read.",
     )
-    topics: list[str] = Field(
-        default=[], description="Topics to write; an empty list means all of them."
-    )
+    topics: list[str] = Field(default=[], description="The topics to write. Empty: all topics.")
     topic_pattern: str = Field(
         default="",
-        description="Instead of a list: write topics whose whole names match this regular "
-        "expression (Python's), also those that come later. Empty: no pattern.",
+        description="A regular expression of Python, instead of a list of topics. Topics whose "
+        "whole names match it are written, including those that are created later. Empty: no "
+        "pattern.",
     )
     exclude_topics: list[str] = Field(
         default=[],
-        description="Topics that are not written, though all are or the pattern matches.",
+        description="Topics that are not written, even if all topics are written or their names "
+        "match the pattern.",
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Stop when messages are gone before they were written: by retention, or "
-        "because their topic was deleted. If false, the sink goes on and logs which.",
+        description="Whether to stop when messages were deleted before they were written: by "
+        "retention, or with their topic. If false, the sink continues and logs which messages are "
+        "missing.",
     )
     trigger_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="How often new messages are written while the sink keeps running."
+        default=30.0, description="How often new messages are written while the sink is running."
     )
 
 
@@ -607,7 +618,7 @@ def _read_environment() -> Mapping[str, Any]:
         if not nested or section not in Settings.model_fields:
             raise Failure(
                 ExitCode.USAGE,
-                f"environment variable {name} is not a setting: they are named "
+                f"environment variable {name} is not a setting: settings are named "
                 f"{ENVIRONMENT_PREFIX}SECTION{NESTED}KEY, such as POLYMQ_MQTT__PORT",
             )
     from pydantic_settings import EnvSettingsSource, SettingsError  # few starts need them
@@ -643,7 +654,7 @@ def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]
     if first["type"] == "extra_forbidden":
         return f"{where}there is no setting {name}{_suggestion(name)}"
     if first["type"] == "model_type":
-        return f"{where}{name} is a section: write [{name}], and its keys on lines of their own"
+        return f"{where}{name} is a section: write [{name}], and its keys on the lines below it"
     message = first["msg"].removeprefix("Value error, ")
     if not path:
         return message

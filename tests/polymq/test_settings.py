@@ -165,7 +165,7 @@ def test_documentation_has_the_tables_of_the_model() -> None:
 @pytest.mark.parametrize(("old", "new"), [("cluster", "names.cluster"), ("group", "names.broker")])
 def test_names_of_a_group_are_said_once(old: str, new: str) -> None:
     """Replication had settings of its own for what name servers have to know, too."""
-    with pytest.raises(Failure, match=f"replication.{old} is {new} now"):
+    with pytest.raises(Failure, match=f"replication.{old} is now named {new}"):
         load_settings(flags={"replication": {old: "x"}})
 
 
