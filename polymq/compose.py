@@ -510,19 +510,19 @@ class Node:
             Probe(
                 name="polymq_log_appended_bytes",
                 kind="counter",
-                text="End of the commit log in memory.",
+                text="End position of the commit log in memory.",
                 read=lambda: log.appended,
             ),
             Probe(
                 name="polymq_log_flushed_bytes",
                 kind="counter",
-                text="End of what is on the disk. Acks wait for it.",
+                text="End position of what is on the disk. Acknowledgements wait for it.",
                 read=lambda: log.flushed,
             ),
             Probe(
                 name="polymq_messages_stored",
                 kind="counter",
-                text="Messages in all topics since they were made.",
+                text="Messages stored in all topics since the topics were created.",
                 read=lambda: self._engine.topics.stored_count,
             ),
             Probe(
@@ -534,7 +534,7 @@ class Node:
             Probe(
                 name="polymq_users",
                 kind="gauge",
-                text="Users. 0: clients do not have to log in.",
+                text="Users. With 0, clients need not log in.",
                 read=lambda: len(self._engine.users.users),
             ),
             Probe(
@@ -552,7 +552,7 @@ class Node:
             Probe(
                 name="polymq_logins_refused",
                 kind="counter",
-                text="Logins that were refused without a check: too many waited, or had failed.",
+                text="Logins that were refused without a check: too many waited or had failed.",
                 read=lambda: self._engine.logins.refused_count,
             ),
             Probe(
@@ -572,13 +572,13 @@ class Node:
             Probe(
                 name="polymq_read_only",
                 kind="gauge",
-                text="1 after the disk failed: nothing can be published until a restart.",
+                text="1 after the disk has failed: nothing can be published until a restart.",
                 read=lambda: float(self.failure is not None),
             ),
             Probe(
                 name="polymq_bugs",
                 kind="counter",
-                text="Errors that nobody foresaw. Please report what the log says about them.",
+                text="Unexpected errors. Please report the log lines about them.",
                 read=lambda: self._bugs_count,
             ),
             Probe(
@@ -607,32 +607,32 @@ class Node:
             Probe(
                 name="polymq_shortages",
                 kind="counter",
-                text="Calls of the file system for which the process had no descriptor or memory."
-                " They are repeated until they succeed.",
+                text="Calls of the file system that failed because the process had no file "
+                "descriptor or memory left. They are repeated until they succeed.",
                 read=lambda: self._upkeep.short_count,
             ),
             Probe(
                 name="polymq_saves",
                 kind="counter",
-                text="Times that state, indexes and keys were saved since the start.",
+                text="How many times state, indexes and keys were saved.",
                 read=lambda: self._upkeep.saved_count,
             ),
             Probe(
                 name="polymq_save_failures",
                 kind="counter",
-                text="Attempts to save state, indexes or keys that failed, and were made again.",
+                text="Failed attempts to save state, indexes or keys. They are repeated.",
                 read=lambda: self._upkeep.failures_count,
             ),
             Probe(
                 name="polymq_connections_max",
                 kind="gauge",
-                text="Connections that all listeners together accept, as open files allow it.",
+                text="Connections that all listeners together accept, as limited by open files.",
                 read=lambda: self._budget.total,
             ),
             Probe(
                 name="polymq_logging_suppressed_lines",
                 kind="counter",
-                text="Lines that were not logged because there were too many of their kind.",
+                text="Lines that were not logged, because there were too many of the same kind.",
                 read=suppressed_lines,
             ),
         ]

@@ -43,42 +43,44 @@ def http_probes(server: Callable[[], object]) -> list[Probe]:
         probe(
             "polymq_http_responses",
             "counter",
-            "Answers to HTTP requests.",
+            "Responses to HTTP requests.",
             lambda found: found.responses,
             "status",
         ),
         probe(
             "polymq_http_refused",
             "counter",
-            "HTTP connections that were refused because there were too many, that were closed "
-            "because their head was slow, and heads that could not be read.",
+            "HTTP connections that were refused because there were too many (full) or closed "
+            "because their headers took too long (slow), and requests that could not be parsed "
+            "(malformed).",
             lambda found: found.connections_refused,
             "reason",
         ),
         probe(
             "polymq_webhooks",
             "gauge",
-            "Subscriptions with a sink: active, failing (the last request failed) and disabled.",
+            "Webhook subscriptions: active, failing (the last request failed) or disabled.",
             lambda found: found.webhooks,
             "state",
         ),
         probe(
             "polymq_webhook_requests",
             "counter",
-            "Requests to sinks that ended.",
+            "Completed requests to sinks.",
             lambda found: found.webhook_requests,
             "result",
         ),
         probe(
             "polymq_webhook_request_seconds",
             "counter",
-            "How long these requests took together, without the wait for their turn.",
+            "Total duration of these requests, without the time that they waited for others to "
+            "end.",
             lambda found: found.webhook_request_seconds,
         ),
         probe(
             "polymq_webhook_requests_under_way",
             "gauge",
-            "Requests to sinks that wait for an answer.",
+            "Requests to sinks that wait for the response.",
             lambda found: found.webhook_requests_under_way,
         ),
         probe(

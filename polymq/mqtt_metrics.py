@@ -53,25 +53,24 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
         several("polymq_mqtt_connects", "CONNECT packets that were answered.", "result", CONNECTS),
         several(
             "polymq_mqtt_publishes",
-            "PUBLISH packets of clients, and those to clients.",
+            "PUBLISH packets received from clients and sent to clients.",
             "direction",
             PUBLISHES,
         ),
         one(
             "polymq_mqtt_publishes_refused",
-            "PUBLISH packets and wills that were not stored: dropped with QoS 0, answered by "
-            "closing the connection otherwise.",
+            "PUBLISH packets and wills that were not stored. With QoS 0 they are dropped; "
+            "otherwise the connection is closed.",
             "publishes_refused",
         ),
         one(
             "polymq_mqtt_publishes_ignored",
-            "PUBLISH packets and wills to topics below $SYS: acknowledged and dropped.",
+            "PUBLISH packets and wills to topics below $SYS, which are acknowledged and dropped.",
             "publishes_ignored",
         ),
         several(
             "polymq_mqtt_connections_ended",
-            "Connections that the server closed: for a violation of the protocol, for silence, for "
-            "another connection with the same client id, for a packet that others waited for.",
+            "Connections that the server closed.",
             "reason",
             ENDINGS,
         ),
@@ -82,12 +81,12 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
         ),
         gauge(
             "polymq_mqtt_uploads_bytes",
-            "Bytes of packets that are not whole yet, of those beyond 4 KiB.",
+            "Bytes received of incomplete packets, of those larger than 4 KiB.",
             "uploads_bytes",
         ),
         gauge(
             "polymq_mqtt_uploads_waiting",
-            "Connections that are not read because these bytes are at their limit.",
+            "Connections that are not read, because these bytes have reached their limit.",
             "uploads_waiting",
         ),
     ]

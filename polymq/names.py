@@ -155,7 +155,7 @@ def names_probe(registration: Callable[[], Registration | None]) -> Probe:
     return Probe(
         name="polymq_name_servers_registered",
         kind="gauge",
-        text="Name servers that have this broker in their tables.",
+        text="Name servers that this broker is registered with.",
         read=count,
     )
 

@@ -184,19 +184,19 @@ class Pauses:
             Probe(
                 name="polymq_loop_gap_seconds",
                 kind="histogram",
-                text="How late the server was for what it wanted to do, fifty times a second.",
+                text="Delay of a timer that the server runs fifty times a second.",
                 read=self.gaps.value,
             ),
             Probe(
                 name="polymq_gc_full_collections",
                 kind="counter",
-                text="Collections that looked at every object of the process.",
+                text="Full garbage collections, which examine every object of the process.",
                 read=lambda: self.full_count,
             ),
             Probe(
                 name="polymq_ended_in_memory",
                 kind="gauge",
-                text="Connections that ended and are still in memory.",
+                text="Connections that have ended and are still in memory.",
                 read=lambda: len(self._departed),
             ),
         ]

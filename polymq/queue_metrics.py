@@ -37,24 +37,25 @@ def queue_probes(engine: Engine) -> list[Probe]:
         ),
         by_reason(
             "polymq_dead_letters_dropped",
-            "Messages that had a dead letter exchange and found no place there.",
+            "Messages that were lost although they had a dead letter exchange.",
             lambda: {str(cause): count for cause, count in counts.dropped.items()},
         ),
         by_reason(
             "polymq_dead_letters_forbidden",
-            "Of those: messages that the owner of their queue may not pass on.",
+            "Of those, messages that the owner of their queue has no permission to publish there.",
             lambda: {str(cause): count for cause, count in counts.forbidden.items()},
         ),
         Probe(
             name="polymq_exchange_links_stopped",
             kind="gauge",
-            text="Exchange bindings and alternate exchanges whose owner lost a right to them.",
+            text="Exchange bindings and alternate exchanges that are stopped because their owner "
+            "lost a permission.",
             read=engine.exchanges.graph.stopped_count,
         ),
         Probe(
             name="polymq_messages_refused_by_full_queues",
             kind="counter",
-            text="Messages that a queue with x-overflow reject-publish did not take.",
+            text="Messages that were refused by a full queue with x-overflow = reject-publish.",
             read=lambda: counts.refused,
         ),
         Probe(
@@ -72,31 +73,31 @@ def queue_probes(engine: Engine) -> list[Probe]:
         Probe(
             name="polymq_messages_redelivered",
             kind="counter",
-            text="Deliveries of messages that had been delivered before.",
+            text="Deliveries of messages that had already been delivered.",
             read=lambda: engine.core.reading.redelivered_count,
         ),
         Probe(
             name="polymq_delayed_messages",
             kind="gauge",
-            text="Messages that are not due yet.",
+            text="Delayed messages that are not due yet.",
             read=lambda: engine.delays.waiting_count,
         ),
         Probe(
             name="polymq_delayed_messages_dropped",
             kind="counter",
-            text="Messages whose topic was gone when they were due.",
+            text="Delayed messages whose topic or exchange no longer existed when they were due.",
             read=lambda: engine.delays.dropped_count,
         ),
         Probe(
             name="polymq_delayed_messages_held",
             kind="gauge",
-            text="Messages that are due, and whose topic waits for its replicas.",
+            text="Delayed messages that are due, and whose topic waits for its replicas.",
             read=lambda: engine.delays.held_count,
         ),
         Probe(
             name="polymq_messages_set_aside",
             kind="counter",
-            text="Messages that had to be moved and fitted nowhere.",
+            text="Messages that had to be moved and were set aside, because they fit nowhere.",
             read=lambda: engine.set_aside.count,
         ),
     ]

@@ -550,48 +550,47 @@ class Replication:
             Probe(
                 name="polymq_replica_lag_bytes",
                 kind="gauge",
-                text="What each slave does not have on its disk yet. A slave that is gone is "
-                "missing here.",
+                text="Bytes of the log that each connected slave does not have on its disk yet.",
                 label="slave",
                 read=lambda: {} if self._server is None else self._server.lags(),
             ),
             Probe(
                 name="polymq_replica_lag_seconds",
                 kind="gauge",
-                text="How long ago each slave last had all of the log on its disk; 0: it has it "
-                "now.",
+                text="Time since each connected slave last had the whole log on its disk. 0: it "
+                "has it now.",
                 label="slave",
                 read=lambda: {} if self._server is None else self._server.lag_seconds(),
             ),
             Probe(
                 name="polymq_replication_fenced",
                 kind="gauge",
-                text="1 on a master that was replaced: it takes nothing.",
+                text="1 on a master that was replaced: it accepts nothing.",
                 read=lambda: float(bool(self._fenced)),
             ),
             Probe(
                 name="polymq_replication_following",
                 kind="gauge",
-                text="Of a slave: 1 while its master sends to it.",
+                text="1 on a slave while its master sends to it.",
                 read=lambda: float((found := link()) is not None and found.following),
             ),
             Probe(
                 name="polymq_replication_lag_bytes",
                 kind="gauge",
-                text="Of a slave: what its master has told of and is not on its disk.",
+                text="On a slave: bytes of its master's log that are not on its own disk yet.",
                 read=lambda: 0.0 if (found := link()) is None else float(found.lag_bytes),
             ),
             Probe(
                 name="polymq_replication_lag_seconds",
                 kind="gauge",
-                text="Of a slave: how long ago it last had on its disk all that its master had; 0: "
-                "it has it now.",
+                text="On a slave: time since its disk last had the whole log of its master. 0: it "
+                "has it now.",
                 read=lambda: 0.0 if (found := link()) is None else found.lag_seconds,
             ),
             Probe(
                 name="polymq_replication_silence_seconds",
                 kind="gauge",
-                text="Of a slave: how long ago its master was last heard of; a second is usual.",
+                text="On a slave: time since it last heard from its master. A second is usual.",
                 read=lambda: (
                     0.0 if (found := link()) is None else self._context.now() - found.heard
                 ),

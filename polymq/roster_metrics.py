@@ -36,13 +36,13 @@ def roster_probes(rosters: Callable[[], Rosters]) -> list[Probe]:
         probe(
             "polymq_newcomers_closed",
             "counter",
-            "Such connections that were closed to make room for others.",
+            "Such connections that were closed to make room for new ones.",
             lambda roster: roster.crowded_out_count,
         ),
         probe(
             "polymq_connections_refused",
             "counter",
-            "Connections that were closed at once because there were too many.",
+            "Connections that were closed at once, because there were too many.",
             lambda roster: roster.refused_count,
         ),
     ]

@@ -122,17 +122,17 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
     """The same as metrics."""
     core, retention, log = engine.core, engine.retention, store.log
     gauges = {
-        "polymq_log_start_bytes": ("First position that the log still has.", lambda: log.start),
+        "polymq_log_start_bytes": ("First position of the log.", lambda: log.start),
         "polymq_log_size_bytes": (
-            "What the log holds on the disk, the unused part of its last segment not counted.",
+            "Size of the log, without the unused part of its last segment.",
             lambda: log.appended - log.start,
         ),
         "polymq_log_bytes_max": (
-            "How large the log's files together may become (storage.log_bytes_max); 0: no limit.",
+            "Limit for the size of all segments together (storage.log_bytes_max). 0: no limit.",
             lambda: core.disk.settings.log_bytes_max,
         ),
         "polymq_log_excess_bytes": (
-            "By how much the log's files are above that: topics lose their oldest messages.",
+            "By how much the segments exceed this limit.",
             lambda: retention.excess_bytes,
         ),
         "polymq_disk_free_bytes": ("Free space for the log.", lambda: core.disk.free_bytes),
@@ -141,25 +141,25 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
             lambda: core.disk.reserve_bytes,
         ),
         "polymq_disk_full": (
-            "1 while the disk is full, or nearly, and publishers are refused.",
+            "1 while the disk is full or nearly full, and publishers are refused.",
             lambda: float(core.full),
         ),
     }
     counters = {
         "polymq_log_deleted_bytes": (
-            "Bytes of the log that were deleted since the start.",
+            "Bytes of the log that were deleted.",
             lambda: retention.deleted_bytes,
         ),
         "polymq_retention_messages": (
-            "Messages that retention took from readers by offset since the start.",
+            "Messages that retention has made unreadable by offset.",
             lambda: retention.trimmed_count,
         ),
         "polymq_retention_early_messages": (
-            "Of these, messages that went early because the log was above its limit.",
+            "Of these, messages that were deleted early because the log was above its limit.",
             lambda: retention.early_count,
         ),
         "polymq_dropped_messages": (
-            "Unsettled messages that queues and sessions lost for want of space since the start.",
+            "Unsettled messages that queues and sessions lost for lack of space.",
             lambda: retention.dropped_count,
         ),
     }
@@ -175,7 +175,8 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
         Probe(
             name="polymq_log_held_position",
             kind="gauge",
-            text="The oldest position that somebody needs, by kind of holder, as of the last look.",
+            text="The oldest position that is still needed, by kind of holder, as of the last "
+            "check.",
             read=lambda: {} if (hold := retention.hold) is None else {hold.kind: hold.position},
             label="kind",
         )
