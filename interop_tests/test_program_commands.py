@@ -41,9 +41,9 @@ def complaint(server: Server, *arguments: str, code: int) -> str:
 
 
 def test_life_of_a_topic(server: Server) -> None:
-    assert b"There is no topic yet" in polymq(server, "topic", "list").stdout
+    assert b"There are no topics yet" in polymq(server, "topic", "list").stdout
     assert b"created" in polymq(server, "topic", "create", "orders", "--queues", "3").stdout
-    assert b"was there already" in polymq(server, "topic", "create", "orders").stdout
+    assert b"already exists" in polymq(server, "topic", "create", "orders").stdout
     shown = json.loads(polymq(server, "topic", "show", "orders", "--json").stdout)
     assert [queue["queue"] for queue in shown["queues"]] == [0, 1, 2]
     listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
@@ -162,9 +162,9 @@ def test_messages_are_found_by_key_and_shown_by_position(server: Server) -> None
     assert "there is no topic 'returns'" in complaint(
         server, "message", "find", "returns", "--key", "k", code=1
     )
-    assert "no message stands at position 1" in complaint(server, "message", "show", "1", code=1)
-    assert "'x' is no position" in complaint(server, "message", "show", "x", code=1)
-    assert "'noon' is no time" in complaint(server, *find, "k", "--since", "noon", code=2)
+    assert "there is no message at position 1" in complaint(server, "message", "show", "1", code=1)
+    assert "'x' is neither a position" in complaint(server, "message", "show", "x", code=1)
+    assert "'noon' is not a time" in complaint(server, *find, "k", "--since", "noon", code=2)
 
 
 def test_reading_from_the_middle_and_only_a_few(server: Server) -> None:

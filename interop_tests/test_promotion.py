@@ -169,7 +169,7 @@ def test_a_promotion_says_what_would_be_lost(tmp_path: Path) -> None:
         slave.kill()
         slave.start()
         pair.wait_following()
-        assert "it follows its master, which goes on" in refusal()
+        assert "it follows its master, which still" in refusal()
         assert "was stopped" not in refusal(), "it has followed since"
         assert status(slave)["following"]
         slave.kill()

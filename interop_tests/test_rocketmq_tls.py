@@ -151,7 +151,7 @@ def test_a_broker_does_not_register_where_the_certificate_is_strange(
     start_server: StartServer, names: int
 ) -> None:
     server = start_server(**registering(names, "expired.pem"))
-    wait_until(lambda: "does not take this broker in" in "".join(server.log_lines()))
+    wait_until(lambda: "does not accept this broker" in "".join(server.log_lines()))
     assert "CERTIFICATE_VERIFY_FAILED" in "".join(server.log_lines())
     with Client("127.0.0.1", names, client_context()) as client:
         assert client.ask(105, topic="TBW102").code == 17

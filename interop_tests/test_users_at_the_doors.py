@@ -285,7 +285,7 @@ def test_a_server_that_others_can_reach_lets_nobody_in_before_its_first_user(
     assert not amqp_is_let_in(server, "guest", "guest")
     assert http_publish(server, "t", "x", b"1") == 401
     said = " ".join(server.log_lines())
-    assert "nobody is let in until" in said
+    assert "no client is accepted before" in said
     assert "unencrypted" in said
     assert polymq(server, "user", "add", "ann", "--role", "admin", text=f"{PASSWORD}\n").stdout == (
         "User ann added.\n"
@@ -572,5 +572,5 @@ def test_the_commands(start_server: StartServer) -> None:
     )
     check = ("permission", "check", "dev", "publish")
     assert run(*check, "devices/dev/temp")[0] == 0
-    assert run(*check, "orders") == (1, "not allowed: no rule says so\n")
+    assert run(*check, "orders") == (1, "not allowed: no rule allows it\n")
     assert http_publish(server, "devices", "dev.temp", b"1", basic("dev")) == 204

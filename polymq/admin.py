@@ -152,7 +152,7 @@ class AdminServer:
     @web.middleware
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._paused:
-            raise Refused(Reason.READ_ONLY, "the broker is taking another role: ask again soon")
+            raise Refused(Reason.READ_ONLY, "the broker is changing its role: try again soon")
         await self._access.check(request)
         assert isinstance(request.protocol, AdminConnection)
         request.protocol.proven()
@@ -225,7 +225,9 @@ def _finish(done: asyncio.Future[None]) -> None:
 
 def _queue_count(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= QUEUES_MAX:
-        raise Refused(Reason.BAD_ARGUMENT, f"a topic has 1 to {QUEUES_MAX} queues, not {text!r}")
+        raise Refused(
+            Reason.BAD_ARGUMENT, f"a topic can have 1 to {QUEUES_MAX} queues, not {text!r}"
+        )
     return int(text)
 
 
@@ -249,9 +251,9 @@ def _topic_value(topic: TopicInfo) -> dict[str, Any]:
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not is_loopback(_host_name(request.headers.get("Host", ""))):
-        return _problem(403, "this door is for this machine: ask for it by 127.0.0.1")
+        return _problem(403, "this listener is for this machine only: use the host 127.0.0.1")
     if request.method not in ("GET", "HEAD") and ADMIN_HEADER not in request.headers:
-        return _problem(403, f"send the header {ADMIN_HEADER} with what changes something")
+        return _problem(403, f"send the header {ADMIN_HEADER} with requests that change something")
     return await handler(request)
 
 

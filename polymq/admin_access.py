@@ -46,7 +46,7 @@ class Access:
         scheme, _, value = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             if not hmac.compare_digest(value.encode("utf-8", "replace"), self._token.encode()):
-                raise Refused(Reason.NOT_AUTHENTICATED, "the operator's token is another")
+                raise Refused(Reason.NOT_AUTHENTICATED, "the operator's token is wrong")
             request[CALLER] = OPERATOR
             return
         principal = await self._principal(request, scheme, value)

@@ -165,7 +165,7 @@ def _path(topic: str) -> str:
 
 def _open_port(port: int | None, name: str) -> int:
     if port is None:
-        raise Failure(ExitCode.UNREACHABLE, f"the server's {name} door is not enabled")
+        raise Failure(ExitCode.UNREACHABLE, f"the server's {name} listener is not enabled")
     return port
 
 

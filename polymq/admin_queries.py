@@ -57,7 +57,7 @@ class QueryHandlers:
         self._port.queries.by_position(position, lambda _topic, record: _set(answer, record))
         record = await _wait(answer)
         if not record:
-            raise Refused(Reason.NOT_FOUND, f"no message stands at position {position}")
+            raise Refused(Reason.NOT_FOUND, f"there is no message at position {position}")
         return web.Response(body=record, content_type=RECORDS)
 
 
@@ -72,7 +72,7 @@ def position_of(place: str) -> int:
     elif place.isascii() and place.isdecimal() and len(place) < MESSAGE_ID_DIGITS:
         return int(place)
     raise Refused(
-        Reason.BAD_ARGUMENT, f"{place!r} is no position and no message id of 32 hex digits"
+        Reason.BAD_ARGUMENT, f"{place!r} is neither a position nor a message id of 32 hex digits"
     )
 
 
@@ -92,5 +92,5 @@ async def _wait(answer: asyncio.Future[bytes | None]) -> bytes | None:
         return await asyncio.wait_for(answer, ANSWER_SECONDS_MAX)
     except TimeoutError as error:
         raise Refused(
-            Reason.READ_ONLY, "the search is not done yet: try again in a while"
+            Reason.READ_ONLY, "the search is not finished yet: try again later"
         ) from error

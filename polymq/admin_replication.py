@@ -47,5 +47,5 @@ def is_forced(request: web.Request) -> bool:
     `false`."""
     value = request.query.get("force", "false")
     if value not in (YES, "false"):
-        raise Refused(Reason.BAD_ARGUMENT, f"force is true or false, not {value!r}")
+        raise Refused(Reason.BAD_ARGUMENT, f"force must be true or false, not {value!r}")
     return value == YES

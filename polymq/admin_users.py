@@ -99,7 +99,7 @@ class UserHandlers:
             position = max(position, self._users.set_password(name, stored))
         if "disabled" in body:
             if not isinstance(body["disabled"], bool):
-                raise Refused(Reason.BAD_ARGUMENT, "disabled is true or false")
+                raise Refused(Reason.BAD_ARGUMENT, "disabled must be true or false")
             position = max(position, self._users.set_disabled(name, body["disabled"]))
         if "add_roles" in body or "remove_roles" in body:
             roles = set(user.roles) | set(_names(body.get("add_roles", []), "add_roles"))
@@ -222,14 +222,14 @@ async def _body(request: web.Request, known: set[str]) -> dict[str, Any]:
 
 def _names(value: object, what: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused(Reason.BAD_ARGUMENT, f"{what} is a list of names")
+        raise Refused(Reason.BAD_ARGUMENT, f"{what} must be a list of names")
     return value
 
 
 def _quotas(before: quotas.Quotas, value: object) -> quotas.Quotas:
     """Changed quotas: a number, null for no bound, or "default"."""
     if not isinstance(value, dict):
-        raise Refused(Reason.BAD_ARGUMENT, "quotas is an object")
+        raise Refused(Reason.BAD_ARGUMENT, "quotas must be an object")
     changed: dict[str, int | None] = {}
     for name, wanted in value.items():
         if name not in quotas.NAMES:
@@ -241,7 +241,7 @@ def _quotas(before: quotas.Quotas, value: object) -> quotas.Quotas:
         elif wanted is not None and (
             isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 < wanted <= COUNT_MAX
         ):
-            raise Refused(Reason.BAD_ARGUMENT, f"{name} is a number above 0, null, or default")
+            raise Refused(Reason.BAD_ARGUMENT, f"{name} must be a number above 0, null, or default")
         changed[name] = wanted
     return replace(before, **changed)
 
@@ -249,7 +249,10 @@ def _quotas(before: quotas.Quotas, value: object) -> quotas.Quotas:
 def _rules(body: Mapping[str, Any], effects: Sequence[Effect]) -> list[Rule]:
     subject = body.get("subject")
     if not isinstance(subject, str):
-        raise Refused(Reason.BAD_ARGUMENT, "subject is a user's name, or role: and a role's")
+        raise Refused(
+            Reason.BAD_ARGUMENT,
+            "subject must be the name of a user, or role: and the name of a role",
+        )
     actions = [_action(one) for one in _names(body.get("actions"), "actions")]
     if not actions:
         raise Refused(Reason.BAD_ARGUMENT, "name at least one action")
@@ -265,7 +268,7 @@ def _effects(value: object) -> tuple[Effect, ...]:
     try:
         return (Effect(value),)
     except ValueError:
-        raise Refused(Reason.BAD_ARGUMENT, "effect is allow or deny") from None
+        raise Refused(Reason.BAD_ARGUMENT, "effect must be allow or deny") from None
 
 
 def _action(value: object) -> Action:
@@ -278,7 +281,7 @@ def _action(value: object) -> Action:
 
 def _pattern(value: object) -> tuple[str, ...]:
     if not isinstance(value, str):
-        raise Refused(Reason.BAD_ARGUMENT, "topic is a pattern, such as sensors.#")
+        raise Refused(Reason.BAD_ARGUMENT, "topic must be a pattern, such as sensors.#")
     try:
         return parse_pattern(value)
     except BadPattern as error:

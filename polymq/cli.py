@@ -48,9 +48,13 @@ def polymq() -> None:
 @polymq.command()
 @config_option
 @setting_flag("--host", "server.host", "Address to listen on.")
-@setting_flag("--data-directory", "server.data_directory", "Where messages are kept.")
 @setting_flag(
-    "--allow-insecure", "server.allow_insecure", "While there are no users, let everybody in."
+    "--data-directory", "server.data_directory", "Directory in which messages and state are stored."
+)
+@setting_flag(
+    "--allow-insecure",
+    "server.allow_insecure",
+    "Let clients of other machines do everything while there are no users.",
 )
 @setting_flag("--mqtt-port", "mqtt.port", "Port for MQTT.")
 @setting_flag("--amqp-port", "amqp.port", "Port for AMQP.")
@@ -58,29 +62,30 @@ def polymq() -> None:
 @setting_flag("--rocketmq-port", "rocketmq.port", "Port for RocketMQ and the Parquet sink.")
 @setting_flag("--names-port", "names.port", "Port for the name server.")
 @setting_flag("--admin-port", "admin.port", "Port for metrics and for commands, on loopback.")
-@setting_flag("--log-level", "log.level", "Least severity that is logged.")
-@setting_flag("--log-format", "log.format", "How log lines look: auto, console or json.")
+@setting_flag("--log-level", "log.level", "Lowest severity that is logged.")
+@setting_flag("--log-format", "log.format", "Format of the log: auto, console or json.")
 @click.option(
     "--set",
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set any other key, such as storage.segment_bytes=67108864. May be repeated.",
+    help="Set any other key of the configuration, such as storage.segment_bytes=67108864. May be "
+    "repeated.",
 )
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the process id and the ports to this file (JSON) as soon as clients can connect.",
 )
-@click.option("--print-config", is_flag=True, help="Print the configuration in force, and end.")
+@click.option("--print-config", is_flag=True, help="Print the configuration in force, and exit.")
 def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
     """Run a server until Ctrl-C or SIGTERM.
 
-    Everything is in this one process: MQTT on port 1883, AMQP on 5672, CloudEvents over HTTP on
-    8080, RocketMQ (and the Parquet sink) on 10911, a name server on 9876, metrics on 9464; with a
-    certificate also, over TLS, MQTT on 8883, AMQP on 5671, HTTP on 8443, RocketMQ on 10913 and
-    the name server on 9877. A port of 0 lets the system pick one. Only this machine can connect
-    unless you say otherwise.
+    One process serves everything: MQTT on port 1883, AMQP on 5672, CloudEvents over HTTP on 8080,
+    RocketMQ (and the Parquet sink) on 10911, a name server on 9876, and metrics on 9464. With a
+    certificate it also serves MQTT over TLS on 8883, AMQP on 5671, HTTP on 8443, RocketMQ on 10913
+    and the name server on 9877. With a port of 0, the system chooses one. By default, only this
+    machine can connect.
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """
@@ -99,20 +104,24 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 @config_option
 @setting_flag("--host", "server.host", "Address to listen on.")
 @setting_flag("--port", "names.port", "Port to listen on.")
-@setting_flag("--data-directory", "server.data_directory", "Where the configuration is kept.")
-@setting_flag("--log-level", "log.level", "Least severity that is logged.")
-@setting_flag("--log-format", "log.format", "How log lines look: auto, console or json.")
+@setting_flag(
+    "--data-directory",
+    "server.data_directory",
+    "Directory in which the name server's key-value configuration is stored.",
+)
+@setting_flag("--log-level", "log.level", "Lowest severity that is logged.")
+@setting_flag("--log-format", "log.format", "Format of the log: auto, console or json.")
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the process id and the port to this file (JSON) as soon as it listens.",
+    help="Write the process id and the port to this file (JSON) as soon as clients can connect.",
 )
 def namesrv(ready_file: Path | None, **options: Any) -> int:
     """Run a name server until Ctrl-C or SIGTERM.
 
-    Brokers tell it every 30 seconds which topics they have; RocketMQ clients ask it where a topic
-    lives. `polymq serve` runs one already: this is for clusters. Several of them know nothing of
-    each other; every broker is told all of their addresses.
+    Brokers register their topics with it every 30 seconds, and RocketMQ clients ask it which
+    brokers have a topic. `polymq serve` already runs one; this command is for clusters. Name
+    servers do not know of each other: every broker is configured with the addresses of all.
     """
     from polymq.name_server import run_name_server
 
@@ -121,13 +130,15 @@ def namesrv(ready_file: Path | None, **options: Any) -> int:
 
 @polymq.command()
 @config_option
-@setting_flag("--data-directory", "server.data_directory", "Data directory to look at.")
-@click.option("--brief", is_flag=True, help="Two lines: what is installed, and what to do next.")
+@setting_flag("--data-directory", "server.data_directory", "Data directory to check.")
+@click.option(
+    "--brief", is_flag=True, help="Print only two lines: what is installed, and what to do next."
+)
 def doctor(brief: bool, **options: Any) -> int:
-    """Check whether this machine is fit to run a server.
+    """Check whether this machine can run a server.
 
-    Looks at Python, the compiled kernels, Java (which only the Parquet sink needs), the data
-    directory, how fast its disk confirms, and whether the ports are free. Ends with code 1 if
+    The command checks Python, the compiled kernels, Java (which only the Parquet sink needs), the
+    data directory, how fast its disk syncs, and whether the ports are free. The exit code is 1 if
     something would keep a server from starting.
     """
     from polymq.doctor import Status, brief_lines, examine

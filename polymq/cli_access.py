@@ -37,14 +37,14 @@ def as_options(command: Command) -> Command:
         AS_PASSWORD_FILE,
         envvar="POLYMQ_PASSWORD_FILE",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="File with the password of --as; the keyboard without it.",
+        help="File with the password of the --as user. Default: the keyboard.",
     )(command)
     return click.option(
         "--as",
         AS_USER,
         metavar="USER",
         envvar="POLYMQ_USER",
-        help="Ask in the name of this user, if the server has users.",
+        help="Send requests as this user, if the server has users.",
     )(command)
 
 
@@ -62,7 +62,7 @@ def access_key_options(command: Command) -> Command:
         ACCESS_KEY,
         metavar="KEY",
         envvar="POLYMQ_ACCESS_KEY",
-        help="Ask in the name of the user whose access key this is, if the server has users.",
+        help="Sign requests with this access key, if the server has users.",
     )(command)
 
 
@@ -72,7 +72,7 @@ def access_key(options: dict[str, Any]) -> Credentials | None:
     if key is None and file is None:
         return None
     if key is None or file is None:
-        raise Failure(ExitCode.USAGE, "--access-key and --secret-key-file belong together")
+        raise Failure(ExitCode.USAGE, "--access-key and --secret-key-file have to be used together")
     return Credentials(access_key=key, secret_key=read_password_file(file, "secret key"))
 
 
@@ -86,7 +86,10 @@ def credentials(options: dict[str, Any]) -> str | None:
     elif sys.stdin.isatty():
         password = click.prompt(f"Password of {user}", hide_input=True, err=True)
     else:
-        raise Failure(ExitCode.USAGE, f"name a file with {user}'s password: --as-password-file")
+        raise Failure(
+            ExitCode.USAGE,
+            f"there is no keyboard to read {user}'s password from: use --as-password-file",
+        )
     raw = f"{user}:{password}".encode("utf-8", "surrogateescape")
     return "Basic " + base64.b64encode(raw).decode()
 

@@ -16,10 +16,10 @@ from polymq.terminal import echo
 
 @click.group("access-key")
 def access_key() -> None:
-    """Make, list and remove the access keys of a user.
+    """Create, list and remove the access keys of a user.
 
-    RocketMQ's clients have no password: they sign each request with an access key and its secret
-    key. A key has the rights of its user.
+    RocketMQ clients have no password: they sign each request with an access key and its secret
+    key. A key has the permissions of its user.
     """
 
 
@@ -28,9 +28,9 @@ def access_key() -> None:
 @data_flag
 @as_options
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def access_key_add(name: str, as_json: bool, **options: Any) -> int:
-    """Make an access key for user NAME; its secret is shown once."""
+    """Create an access key for user NAME. Its secret key is shown only once."""
     made = user_client(options).add_access_key(name)
     if as_json:
         echo(json.dumps(made))
@@ -46,9 +46,9 @@ def access_key_add(name: str, as_json: bool, **options: Any) -> int:
 @data_flag
 @as_options
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def access_key_list(name: str, as_json: bool, **options: Any) -> int:
-    """List the access keys of user NAME, and when they were made."""
+    """List the access keys of user NAME, with dates."""
     keys = user_client(options).show(name)["access_keys"]
     if as_json:
         echo(json.dumps(keys))
@@ -57,7 +57,7 @@ def access_key_list(name: str, as_json: bool, **options: Any) -> int:
         echo(f"User {name} has no access keys.")
     for key in keys:
         made = datetime.fromtimestamp(key["created_ms"] / 1000, UTC)
-        echo(f"{key['access_key']}  made {made:%Y-%m-%d %H:%M} UTC")
+        echo(f"{key['access_key']}  created {made:%Y-%m-%d %H:%M} UTC")
     return ExitCode.OK
 
 
@@ -68,7 +68,7 @@ def access_key_list(name: str, as_json: bool, **options: Any) -> int:
 @click.argument("name")
 @click.argument("key")
 def access_key_remove(name: str, key: str, **options: Any) -> int:
-    """Remove access key KEY; connections that sign with it end."""
+    """Remove access key KEY. Connections that sign with it end."""
     user_client(options).remove_access_key(name, key)
     echo(f"Access key {key} removed.")
     return ExitCode.OK

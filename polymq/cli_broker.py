@@ -22,7 +22,7 @@ LOOK_SECONDS: Final = 0.2
 
 @click.group()
 def broker() -> None:
-    """Show who is the master, or change a broker's role."""
+    """Show which broker is the master, or change a broker's role."""
 
 
 @broker.command()
@@ -30,7 +30,7 @@ def broker() -> None:
 @data_flag
 @as_options
 def status(**options: Any) -> int:
-    """Show who follows whom, as one JSON document."""
+    """Show which broker follows which, as one JSON document."""
     named = credentials(options)
     settings = settings_from(options)
     client = OperatorClient(find_ports(settings), operator_credentials(settings, named))
@@ -46,8 +46,8 @@ def status(**options: Any) -> int:
 def follow(force: bool, **options: Any) -> int:
     """Let this slave follow a master that lacks some of its messages.
 
-    Says what would be given up. With --force it is cut from the log, of which a copy is kept
-    (`polymq store cut list`), and the slave follows.
+    The command prints what would be given up. With --force, that part is cut from the log, a copy
+    of it is stored (`polymq store cut list`), and the slave follows.
     """
     named = credentials(options)
     settings = settings_from(options)
@@ -55,7 +55,8 @@ def follow(force: bool, **options: Any) -> int:
     found = client.ask("POST", f"/replication/follow?force={str(force).lower()}")
     echo(
         f"{found['messages']:,} messages and {found['changes']:,} changes of state are given up "
-        f"(positions {found['position']:,} to {found['end']:,}), and kept in {found['kept_in']}."
+        f"(positions {found['position']:,} to {found['end']:,}). A copy is stored in "
+        f"{found['kept_in']}."
     )
     return ExitCode.OK
 
@@ -64,18 +65,17 @@ def follow(force: bool, **options: Any) -> int:
 @config_option
 @data_flag
 @as_options
-@click.option(
-    "--force", is_flag=True, help="Promote it although something speaks against it. See below."
-)
+@click.option("--force", is_flag=True, help="Promote it even if one of the reasons below applies.")
 def promote(force: bool, **options: Any) -> int:
     """Make this slave the master.
 
-    Stop the old master first, and start it again as a slave of this one. Of several slaves promote
+    Stop the old master first, and start it again as a slave of this one. Of several slaves, promote
     the one that has most of the log (`flushed` of `polymq broker status`).
 
-    It is refused, and says what would be lost, if this broker lacks something that its master had,
-    if it can not know that (it was stopped while it followed), if a master still answers, or if
-    another broker of the group has more or does not answer. --force promotes it all the same.
+    The command refuses, and prints what would be lost, if this broker lacks something that its
+    master had, if it cannot know that (it was stopped while it followed), if a master still
+    answers, or if another broker of the group has more or does not answer. --force promotes it
+    nevertheless.
     """
     named = credentials(options)
     settings = settings_from(options)
@@ -100,4 +100,4 @@ def promote(force: bool, **options: Any) -> int:
         if found["role"] == "master":
             echo(f"This broker is the master, in epoch {found['epoch']}.")
             return ExitCode.OK
-    raise Failure(ExitCode.FAILED, "it is not the master yet: its log says why")
+    raise Failure(ExitCode.FAILED, "this broker is not the master yet: see its log")

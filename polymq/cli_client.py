@@ -41,7 +41,7 @@ def _admin(options: dict[str, Any]) -> AdminClient:
 def topic() -> None:
     """List, create, show and delete topics of a running server.
 
-    A topic also comes into being when something is first published to it.
+    A topic is also created when a message is first published to it.
     """
 
 
@@ -49,15 +49,15 @@ def topic() -> None:
 @config_option
 @data_flag
 @as_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def topic_list(as_json: bool, **options: Any) -> int:
-    """List all topics with how many messages each holds."""
+    """List all topics with the number of messages in each."""
     topics = _admin(options).topics()
     if as_json:
         echo(json.dumps(topics, ensure_ascii=False))
         return ExitCode.OK
     if not topics:
-        echo("There is no topic yet: publish something, or `polymq topic create NAME`.")
+        echo("There are no topics yet: publish a message, or use `polymq topic create NAME`.")
     names = [printable(value["name"]) for value in topics]
     width = max(map(len, names), default=0)
     for name, value in zip(names, topics, strict=True):
@@ -76,18 +76,19 @@ def topic_list(as_json: bool, **options: Any) -> int:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many queues. Order is kept within a queue; readers share the work by queues.",
+    help="Number of queues. Messages are ordered within a queue, and the readers of a group share "
+    "the queues.",
 )
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **options: Any) -> int:
     """Create topic NAME, with settings of its own if some are given.
 
-    The server's defaults hold for the others: see `polymq topic set`. Nothing happens if the topic
-    is there already.
+    The server's defaults apply to the other settings (see `polymq topic set`). An existing topic
+    stays as it is.
     """
     chosen = _assignments(settings)
     created = _admin(options).create_topic(name, queue_count, chosen)
-    echo(f"Topic {name} {'created' if created else 'was there already'}.")
+    echo(f"Topic {name} {'created' if created else 'already exists'}.")
     return ExitCode.OK
 
 
@@ -101,9 +102,9 @@ def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
     """Change settings of topic NAME.
 
     durability=fsync|page_cache: what an acknowledgement waits for. min_in_sync=N: how many brokers
-    must have a message before it is acknowledged. retention_seconds=N and retention_bytes=N: how
-    long, and how much of it, can be read by offset (0: no limit), also of what is there already.
-    The value `default` goes back to the server's configuration.
+    must have a message before it is acknowledged. retention_seconds=N and retention_bytes=N: for
+    how long messages can be read by offset, and how many bytes of them (0: no limit). They apply
+    to existing messages, too. The value `default` restores the server's configuration.
 
     Example: polymq topic set sensors retention_seconds=86400
     """
@@ -116,7 +117,7 @@ def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
 @data_flag
 @as_options
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def topic_show(name: str, as_json: bool, **options: Any) -> int:
     """Show the queues of topic NAME, their offsets, and its settings."""
     value = _admin(options).topic(name)
@@ -156,7 +157,7 @@ def _show_settings(topic_value: dict[str, Any]) -> None:
 @data_flag
 @as_options
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def topic_delete(name: str, yes: bool, **options: Any) -> int:
     """Delete topic NAME with all its messages."""
     client = _admin(options)
@@ -182,7 +183,7 @@ def message() -> None:
 @click.argument("body", required=False)
 @click.option("--content-type", help="Media type of the body, such as application/json.")
 @click.option("--id", "identity", help="The event's id. Default: a random one.")
-@click.option("--source", default="/polymq/cli", show_default=True, help="Where it comes from.")
+@click.option("--source", default="/polymq/cli", show_default=True, help="The event's source.")
 def message_publish(
     topic: str,
     tag: str,
@@ -194,9 +195,9 @@ def message_publish(
 ) -> int:
     """Publish BODY to TOPIC with TAG, as a CloudEvent.
 
-    TOPIC and TAG are what an MQTT client calls TOPIC/TAG (with / for the dots of TAG), and an
-    AMQP client calls exchange TOPIC and routing key TAG. Without BODY, it is read from standard
-    input. Returns once the message is on the server's disk.
+    An MQTT client receives it under TOPIC/TAG (with / for the dots of TAG), an AMQP client from
+    exchange TOPIC with routing key TAG. Without BODY, the body is read from standard input. The
+    command returns once the message is on the server's disk.
 
     Example: polymq message publish sensors room1.temp 21.5
     """
@@ -221,25 +222,27 @@ def message_publish(
 @data_flag
 @access_key_options
 @click.argument("topic")
-@click.option("--queue", type=int, help="Only this queue of the topic. Default: all of them.")
+@click.option("--queue", type=int, help="Read only this queue of the topic. Default: all queues.")
 @click.option(
     "--from",
     "start",
     default="first",
     show_default=True,
     metavar="first|next|OFFSET",
-    help="Where to begin: the first message there is, the next that comes, or an offset.",
+    help="Where to begin: at the first message, at the next one that is stored, or at an offset.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--follow", is_flag=True, help="Wait for more when all is read, until Ctrl-C.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after this many messages.")
+@click.option(
+    "--follow", is_flag=True, help="Wait for more messages when all are read, until Ctrl-C."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "body"]),
     default="text",
     show_default=True,
-    help="text: a line about the message, then its body. json: one object a line, body in base64."
-    " body: nothing but the bodies, as they are.",
+    help="text: one line about the message, then its body. json: one object per line, with the "
+    "body in base64. body: only the bodies, unchanged.",
 )
 def message_read(
     topic: str,
@@ -252,8 +255,7 @@ def message_read(
 ) -> int:
     """Read messages of TOPIC in the order of their offsets.
 
-    Reading takes nothing away: it does not matter to any subscriber, and the same messages can be
-    read again.
+    Reading removes nothing and does not affect subscribers. The same messages can be read again.
     """
     if start not in ("first", "next") and not start.isdecimal():
         raise click.BadParameter("use first, next, or an offset", param_hint="--from")
@@ -275,7 +277,7 @@ def message_read(
         if shown == count:
             break
     if not shown and form == "text":
-        echo(f"There is no message to read in {topic}.", err=True)
+        echo(f"There are no messages to read in {topic}.", err=True)
     return ExitCode.OK
 
 
@@ -303,13 +305,14 @@ def _show(stored: StoredMessage, form: str) -> None:
 @config_option
 @data_flag
 @as_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def store(context: click.Context, /, as_json: bool, **options: Any) -> int:
     """Show the size of the log, and what keeps it from shrinking.
 
-    Shows how much room its disk has, too. A segment of the log is deleted when no topic's
-    retention, queue, session or retained message needs it. This says who needs the oldest one.
+    The command also shows the free space of the disk. A segment of the log is deleted when no
+    topic's retention, queue, session or retained message needs it. The output names what needs the
+    oldest segment.
     """
     if context.invoked_subcommand is not None:
         return ExitCode.OK

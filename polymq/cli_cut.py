@@ -33,18 +33,18 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
 
     @group.group("cut")
     def cut() -> None:
-        """Look at what was cut from the log, or would be.
+        """Show what was cut from the log, or would be.
 
-        A broker that follows a new master gives up what that one never had. A copy of it is kept
-        in the folder `cut` of the data directory before. Nothing deletes these files but you.
+        A broker that follows a new master gives up what the new master never had. A copy of it is
+        first stored in the folder `cut` of the data directory. PolyMQ never deletes these files.
         """
 
     @cut.command("list")
     @config_option
     @data_flag
-    @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
     def cut_list(as_json: bool, **options: Any) -> int:
-        """List the files, with what stretch of the log each has."""
+        """List the files with the positions of the log that each contains."""
         from polymq.core_log.cut_file import CutFile, list_cuts  # noqa: PLC0415  (loads the store)
         from polymq.core_log.files import RealFiles  # noqa: PLC0415
 
@@ -62,10 +62,10 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
                     kept_at = datetime.fromtimestamp(head.kept_ms / 1000, UTC)
                     echo(
                         f"{path}  positions {head.position:,} to {head.end:,}  epoch {head.epoch}  "
-                        f"kept {kept_at:%Y-%m-%d %H:%M:%S} UTC  {size:,} bytes"
+                        f"stored {kept_at:%Y-%m-%d %H:%M:%S} UTC  {size:,} bytes"
                     )
         except (OSError, ValueError) as error:
-            raise Failure(ExitCode.FAILED, f"{directory} can not be read: {error}") from error
+            raise Failure(ExitCode.FAILED, f"{directory} cannot be read: {error}") from error
         return ExitCode.OK
 
     @cut.command("show")
@@ -84,9 +84,9 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
     def cut_show(file: str, topic: str | None, form: str, **options: Any) -> int:
         """Show the messages in FILE.
 
-        FILE is a path, or a name in the folder, as `polymq store cut list` prints it.
-        To publish one again, use `--format json`: it has the topic, the tag, all properties, and
-        the body in base64. `polymq message publish` takes the body.
+        FILE is a path, or the name of a file in the folder, as `polymq store cut list` prints it.
+        To publish a message again, use `--format json`: it prints the topic, the tag, all
+        properties, and the body in base64. `polymq message publish` takes the decoded body.
         """
         from polymq.core_log.cut_file import CutFile  # noqa: PLC0415  (loads the store)
         from polymq.core_log.errors import CorruptRecord  # noqa: PLC0415
@@ -108,7 +108,7 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
             leave_quietly()  # whoever read our output has enough (`| head`)
             return ExitCode.OK
         except (OSError, ValueError, CorruptRecord) as error:
-            raise Failure(ExitCode.FAILED, f"{path} can not be read: {error}") from error
+            raise Failure(ExitCode.FAILED, f"{path} cannot be read: {error}") from error
         if form == "text":
             echo(
                 f"{shown:,} messages; {changes:,} records of the broker's own state are not shown.",

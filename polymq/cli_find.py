@@ -31,7 +31,7 @@ def moment(_context: click.Context, _option: click.Parameter, text: str | None) 
         found = datetime.fromisoformat(text)
     except ValueError as error:
         raise click.BadParameter(
-            f"{text!r} is no time: use 2026-11-21T10:00, or 15m, 2h, 3d"
+            f"{text!r} is not a time: use 2026-11-21T10:00, or 15m, 2h, 3d (ago)"
         ) from error
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
@@ -55,7 +55,7 @@ def add_commands(
         type=click.Choice(["text", "json", "body"]),
         default="text",
         show_default=True,
-        help="As in `polymq message read`; text shows the position, too.",
+        help="As in `polymq message read`.",
     )
 
     @group.command("find")
@@ -64,23 +64,28 @@ def add_commands(
     @as_options
     @click.argument("topic")
     @click.option(
-        "--key", required=True, help="A CloudEvent's id, AMQP's message-id, a RocketMQ key."
+        "--key",
+        required=True,
+        help="Id of a CloudEvent, message-id of an AMQP message, or key of a RocketMQ message.",
     )
     @click.option(
         "--since",
         callback=moment,
         metavar="TIME",
-        help="Stored at this time or later: 2h, 2026-11-21T10:00.",
+        help="Only messages stored at this time or later: 2h (ago), 2026-11-21T10:00 (UTC).",
     )
     @click.option(
-        "--until", callback=moment, metavar="TIME", help="Stored at this time or earlier."
+        "--until",
+        callback=moment,
+        metavar="TIME",
+        help="Only messages stored at this time or earlier.",
     )
     @click.option(
         "--count",
         type=click.IntRange(min=1),
         default=64,
         show_default=True,
-        help="At most so many.",
+        help="Maximum number of messages.",
     )
     @format_flag
     def message_find(
@@ -94,8 +99,8 @@ def add_commands(
     ) -> int:
         """Find messages of TOPIC by a key, the newest first.
 
-        Keys are the id of a CloudEvent, the message-id of an AMQP message, and RocketMQ's KEYS and
-        UNIQ_KEY.
+        A key is the id of a CloudEvent, the message-id of an AMQP message, or one of the KEYS or
+        the UNIQ_KEY of a RocketMQ message.
 
         Example: polymq message find orders --key order-4711 --since 2h
         """
@@ -117,7 +122,8 @@ def add_commands(
     def message_show(position: str, form: str, **options: Any) -> int:
         """Show the message at POSITION of the log.
 
-        POSITION is what `polymq message read` and `find` print, or a RocketMQ message id.
+        POSITION is a position that `polymq message read` or `find` prints, or a RocketMQ message
+        id.
         """
         show(client_of(options).message(position), form)
         return ExitCode.OK

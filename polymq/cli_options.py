@@ -56,7 +56,7 @@ def _metavar(name: str, kind: Any) -> str:
 
 
 data_flag = setting_flag(
-    "--data-directory", "server.data_directory", "Data directory of the server to talk to."
+    "--data-directory", "server.data_directory", "Data directory of the server to connect to."
 )
 
 

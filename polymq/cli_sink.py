@@ -14,34 +14,38 @@ from polymq.tls import chosen_tls
 
 @click.command()
 @config_option
-@setting_flag("--output", "sink.output_directory", "Where the Parquet files go.")
-@setting_flag("--checkpoint", "sink.checkpoint_directory", "Where Spark keeps how far it has read.")
-@setting_flag("--every-seconds", "sink.trigger_seconds", "Pause between batches.")
+@setting_flag("--output", "sink.output_directory", "Directory for the Parquet files.")
+@setting_flag(
+    "--checkpoint",
+    "sink.checkpoint_directory",
+    "Directory in which Spark stores how far it has read.",
+)
+@setting_flag("--every-seconds", "sink.trigger_seconds", "Interval between batches.")
 @click.option(
     "--topic",
     "topics",
     multiple=True,
-    help="Write only this topic. May be repeated; without it all topics are written.",
+    help="Write only this topic. May be repeated. Default: all topics.",
 )
 @click.option(
     "--topic-pattern",
     metavar="REGEX",
-    help="Write the topics whose whole names match, also those that come later.",
+    help="Write the topics whose whole names match, including those that are created later.",
 )
 @click.option(
     "--exclude-topic",
     "exclude_topics",
     multiple=True,
-    help="Leave this topic out. May be repeated.",
+    help="Do not write this topic. May be repeated.",
 )
 @click.option(
     "--fail-on-data-loss",
     "sink__fail_on_data_loss",
     type=click.Choice(["yes", "no"]),
-    help="Whether to stop when messages are gone before they were written: by retention, or "
-    "because their topic was deleted. [default: yes]",
+    help="Whether to stop when messages were deleted before they were written: by retention, or "
+    "with their topic. [default: yes]",
 )
-@click.option("--once", is_flag=True, help="Write what is there now, then end.")
+@click.option("--once", is_flag=True, help="Write the messages that are there now, and exit.")
 @click.option(
     "--broker",
     metavar="HOST:PORT",
@@ -52,10 +56,10 @@ from polymq.tls import chosen_tls
     "--tls-ca",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="The same; its certificate has to be from an authority in this PEM file. Without it, from"
-    " one that the system trusts.",
+    help="PEM file with the authorities that have to have issued the certificate of --broker. "
+    "Implies --tls. Default: those that the system trusts.",
 )
-@click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
+@click.option("--master", default="local[2]", show_default=True, help="The Spark master to run on.")
 @access_key_options
 def sink(
     topics: tuple[str, ...],
@@ -70,10 +74,11 @@ def sink(
 ) -> int:
     """Write topics to Parquet files, each message exactly once.
 
-    The files are laid out as topic=NAME/date=DAY/hour=HOUR; any Parquet reader sees each message
-    once, whenever it looks and however often the sink was stopped or killed. Needs
-    pip install 'polymq[spark]'; Java 17 or newer is used from JAVA_HOME or PATH if it is there,
-    else the one that comes with that package.
+    The directories of the files are topic=NAME/date=DAY/hour=HOUR. Any Parquet reader sees each
+    message once, whenever it reads, and however often the sink was stopped or killed.
+
+    The sink needs pip install 'polymq[spark]'. It uses Java 17 or newer from JAVA_HOME or PATH, or
+    else the Java that comes with that package.
     """
     signed = access_key(options)
     settings = settings_from(options)

@@ -33,10 +33,9 @@ def _subject(text: str) -> str:
 
 @click.group()
 def user() -> None:
-    """Make, change and delete users of a running server.
+    """Create, change and delete users of a running server.
 
-    Once there is a user, every client has to name one and its password, and may do what
-    `polymq permission` allows.
+    Once there is a user, every client has to log in, and may do what `polymq permission` allows.
     """
 
 
@@ -49,9 +48,12 @@ user.add_command(access_key)
 @as_options
 @click.argument("name")
 @password_file
-@click.option("--role", "roles", multiple=True, help="Give this role. May be repeated.")
+@click.option("--role", "roles", multiple=True, help="Add this role. May be repeated.")
 def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **options: Any) -> int:
-    """Make user NAME. It may do nothing yet, except with the role `admin`: everything.
+    """Create user NAME.
+
+    A new user may do nothing before it is given permissions, unless it has the role `admin`, which
+    may do everything.
 
     Example: polymq user add ann --role admin
     """
@@ -68,10 +70,10 @@ def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **op
 @click.argument("name")
 @password_file
 def user_password(name: str, password_file: Path | None, **options: Any) -> int:
-    """Give user NAME another password. Connections made with the old one end."""
+    """Change the password of user NAME. Connections that were made with the old one end."""
     client = user_client(options)
     client.change(name, {"password": read_new_password(password_file)})
-    echo(f"User {name} has another password.")
+    echo(f"Password of user {name} changed.")
     return ExitCode.OK
 
 
@@ -80,7 +82,7 @@ def user_password(name: str, password_file: Path | None, **options: Any) -> int:
 @data_flag
 @as_options
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def user_delete(name: str, yes: bool, **options: Any) -> int:
     """Delete user NAME with its permissions and its MQTT sessions. Its connections end."""
     client = user_client(options)
@@ -90,7 +92,7 @@ def user_delete(name: str, yes: bool, **options: Any) -> int:
     client.delete(name)
     echo(f"User {name} deleted.")
     if not client.all():
-        echo("It was the last one: everybody who is let in may do everything again.")
+        echo("It was the last user: every client that is accepted may do everything again.")
     return ExitCode.OK
 
 
@@ -100,7 +102,7 @@ def user_delete(name: str, yes: bool, **options: Any) -> int:
 @as_options
 @click.argument("name")
 def user_disable(name: str, **options: Any) -> int:
-    """Keep user NAME out; its connections end. Nothing of it is deleted."""
+    """Disable user NAME. Its connections end; nothing of it is deleted."""
     user_client(options).change(name, {"disabled": True})
     echo(f"User {name} is disabled.")
     return ExitCode.OK
@@ -112,7 +114,7 @@ def user_disable(name: str, **options: Any) -> int:
 @as_options
 @click.argument("name")
 def user_enable(name: str, **options: Any) -> int:
-    """Let user NAME in again."""
+    """Enable user NAME again."""
     user_client(options).change(name, {"disabled": False})
     echo(f"User {name} is enabled.")
     return ExitCode.OK
@@ -123,10 +125,10 @@ def user_enable(name: str, **options: Any) -> int:
 @data_flag
 @as_options
 @click.argument("name")
-@click.option("--add", "added", multiple=True, metavar="ROLE", help="Give this role.")
-@click.option("--remove", "removed", multiple=True, metavar="ROLE", help="Take this role.")
+@click.option("--add", "added", multiple=True, metavar="ROLE", help="Add this role.")
+@click.option("--remove", "removed", multiple=True, metavar="ROLE", help="Remove this role.")
 def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **options: Any) -> int:
-    """Give roles to user NAME and take others, or show those it has."""
+    """Add and remove roles of user NAME, or show them."""
     client = user_client(options)
     if added or removed:
         body = {"add_roles": list(added), "remove_roles": list(removed)}
@@ -146,10 +148,10 @@ def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **opt
 def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
     """Show or change the quotas of user NAME.
 
-    KEY is what the user may have so many of: connections, sessions, subscriptions, queues, inflight
-    (messages of one MQTT session), messages_per_second, bytes_per_second.
+    KEY is what the quota limits: connections, sessions, subscriptions, queues, inflight (messages
+    of one MQTT session), messages_per_second, bytes_per_second.
 
-    A value is a number, `none` for no bound, or `default`.
+    A value is a number, `none` for no limit, or `default`.
 
     Example: polymq user quota device7 connections=1 messages_per_second=100
     """
@@ -174,7 +176,7 @@ def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
 @config_option
 @data_flag
 @as_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def user_list(as_json: bool, **options: Any) -> int:
     """List all users with their roles."""
     users = user_client(options).all()
@@ -182,7 +184,7 @@ def user_list(as_json: bool, **options: Any) -> int:
         echo(json.dumps(users, ensure_ascii=False))
         return ExitCode.OK
     if not users:
-        echo("There are no users: everybody who is let in may do everything.")
+        echo("There are no users: every client that is accepted may do everything.")
     width = max((len(value["name"]) for value in users), default=0)
     for value in users:
         state = "disabled" if value["disabled"] else "enabled"
@@ -195,14 +197,15 @@ def user_list(as_json: bool, **options: Any) -> int:
 
 @click.group()
 def permission() -> None:
-    """Say who may do what, and where.
+    """Show and change the rules that allow or deny actions.
 
-    SUBJECT is a user's name, or `role:` and a role's; `role:anonymous` is who does not log in.
-    ACTIONS are publish, subscribe, create and admin, with commas between them. TOPIC is a pattern:
-    sensors.room1.temp, sensors.*.temp (one word), sensors.# (the rest); {user} and {client_id}
-    stand for the name of who asks. MQTT's notation, sensors/+/temp, is taken as well.
+    SUBJECT is the name of a user, or `role:` and the name of a role. `role:anonymous` stands for
+    clients that do not log in. ACTIONS are publish, subscribe, create and admin, separated by
+    commas. TOPIC is a pattern: sensors.room1.temp, sensors.*.temp (* is one level), sensors.# (#
+    is all further levels). {user} and {client_id} stand for the user and the MQTT client id of the
+    connection. MQTT's notation, sensors/+/temp, is accepted, too.
 
-    Nothing is allowed that no rule allows, and a rule that denies wins.
+    What no rule allows is denied, and a rule that denies takes precedence.
     """
 
 
@@ -237,7 +240,7 @@ def permission_allow(subject: str, actions: str, topic: str, **options: Any) -> 
 @click.argument("actions")
 @click.argument("topic")
 def permission_deny(subject: str, actions: str, topic: str, **options: Any) -> int:
-    """Deny SUBJECT the ACTIONS on TOPIC, whatever else allows them. Takes effect at once."""
+    """Deny SUBJECT the ACTIONS on TOPIC, even if other rules allow them. Takes effect at once."""
     return _add("deny", subject, actions, topic, options)
 
 
@@ -255,7 +258,7 @@ def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str,
 @click.argument("actions")
 @click.argument("topic")
 def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> int:
-    """Remove what allows or denies SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
+    """Remove the rules that allow or deny SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
     rules = user_client(options).remove_rules(_subject(subject), _actions(actions), topic)
     echo("Removed:")
     _show_rules(rules)
@@ -267,7 +270,7 @@ def permission_remove(subject: str, actions: str, topic: str, **options: Any) ->
 @data_flag
 @as_options
 @click.argument("subject", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def permission_list(subject: str | None, as_json: bool, **options: Any) -> int:
     """List all rules, or those of SUBJECT."""
     rules = user_client(options).rules(None if subject is None else _subject(subject))
@@ -275,7 +278,7 @@ def permission_list(subject: str | None, as_json: bool, **options: Any) -> int:
         echo(json.dumps(rules, ensure_ascii=False))
         return ExitCode.OK
     if not rules:
-        echo("There are no rules: `polymq permission allow SUBJECT ACTIONS TOPIC`.")
+        echo("There are no rules yet: use `polymq permission allow SUBJECT ACTIONS TOPIC`.")
     _show_rules(rules)
     return ExitCode.OK
 
@@ -287,19 +290,19 @@ def permission_list(subject: str | None, as_json: bool, **options: Any) -> int:
 @click.argument("user")
 @click.argument("action", type=click.Choice(ACTIONS), metavar="ACTION")
 @click.argument("topic")
-@click.option("--client-id", help="The MQTT client id, for rules that name it.")
+@click.option("--client-id", help="MQTT client id, for rules with {client_id}.")
 def permission_check(
     user: str, action: str, topic: str, client_id: str | None, **options: Any
 ) -> int:
-    """Whether USER may do ACTION on TOPIC, and which rule says so. Ends with 1 if not.
+    """Show whether USER may do ACTION on TOPIC, and which rule decides. The exit code is 1 if not.
 
     Example: polymq permission check device7 publish devices.d7.temp --client-id d7
     """
     found = user_client(options).check(user, action, topic, client_id)
     verdict = "allowed" if found["allowed"] else "not allowed"
     if found["needs"] != action:
-        verdict += f" (the topic is not there: that needs {found['needs']}, too)"
-    echo(f"{verdict}: {found['rule'] or 'no rule says so'}")
+        verdict += f" (the topic does not exist: that needs {found['needs']}, too)"
+    echo(f"{verdict}: {found['rule'] or 'no rule allows it'}")
     return ExitCode.OK if found["allowed"] else ExitCode.FAILED
 
 

@@ -116,7 +116,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
         )
     except OSError as error:
         place = error.filename or directory
-        text = f"the data directory {place} can not be written: {error.strerror or error}"
+        text = f"the data directory {place} cannot be written: {error.strerror or error}"
         raise Failure(ExitCode.CANNOT_CREATE, text) from error
     except StoreError as error:
         raise Failure(_code_of(error), _advice(error, directory)) from error
@@ -315,11 +315,11 @@ class Node:
         log = logger("polymq")
         outside = not is_loopback(settings.server.host)
         if self._engine.admission.is_open:
-            who = "whoever reaches a port" if outside else "everybody on this machine"
+            who = "every client that reaches a port" if outside else "every client on this machine"
             tell = log.warning if outside else log.info
             tell(f"there are no users: {who} may do everything; `polymq user add NAME` ends that")
         elif not users:
-            log.warning("there are no users: nobody is let in until `polymq user add NAME`")
+            log.warning("there are no users: no client is accepted before `polymq user add NAME`")
         else:
             log.info("clients have to log in", users=len(users))
         plain = [name for name in TLS_DOORS if _is_plain(getattr(settings, name))]

@@ -105,7 +105,7 @@ class Diverging:
         self._looking = False
         if found is None:
             logger("polymq").error(
-                "not cut: what the master lacks can not be read, or not be kept", error=str(error)
+                "not cut: what the master lacks cannot be read or copied", error=str(error)
             )
             return
         divergence, self._path = found
@@ -125,10 +125,10 @@ class Diverging:
         if found.messages:
             times = f", stored from {moment(found.first_ms)} to {moment(found.last_ms)}"
         return (
-            f"not cut: the master has this log up to {found.position:,} only. Behind that this "
+            f"not cut: the master has this log only up to {found.position:,}. After that this "
             f"broker has {found.messages:,} messages and {found.changes:,} changes of state "
-            f"(positions {found.position:,} to {found.end:,}, {found.end - found.position:,} bytes"
-            f"{times}), of which {found.promised:,} may have been acknowledged. It stays a "
+            f"(positions {found.position:,} to {found.end:,}, {found.end - found.position:,} "
+            f"bytes{times}), of which {found.promised:,} may have been acknowledged. It stays a "
             "read-only copy. Promote the broker that has them, or look at them (`polymq store cut "
             f"show {self._path}`) and give them up (`polymq broker follow --force`)"
         )

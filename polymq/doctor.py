@@ -106,7 +106,7 @@ def check_checksum() -> Finding:
     fast = {"pclmulqdq", "pmull", "crc32"} & set(words)
     if fast:
         return Finding(name="checksum", status=Status.GOOD, text=f"processor has {min(fast)}")
-    text = "the processor has no instructions that help CRC-32: table lookup"
+    text = "the processor has no instructions for CRC-32: tables are used"
     return Finding(name="checksum", status=Status.WORSE, text=text)
 
 
@@ -120,8 +120,10 @@ def check_uvloop() -> Finding:
 def check_sockets() -> Finding:
     """Who serves plain TCP connections."""
     if CompiledPlane is not None:
-        return Finding(name="sockets", status=Status.GOOD, text="compiled plane over epoll")
-    text = "the loop's own transports: slower where messages come one at a time"
+        return Finding(
+            name="sockets", status=Status.GOOD, text="compiled event handling with epoll"
+        )
+    text = "the event loop's own transports: slower when messages arrive one at a time"
     return Finding(name="sockets", status=Status.WORSE, text=text)
 
 
@@ -189,7 +191,7 @@ def check_data_directory(directory: Path) -> Iterator[Finding]:
         text = f"{nearest} cannot be written: {error.strerror or error}"
         yield Finding(name=name, status=Status.BAD, text=text)
         return
-    what = "is there" if nearest == directory.absolute() else "will be created"
+    what = "exists" if nearest == directory.absolute() else "will be created"
     free_gib = shutil.disk_usage(nearest).free / 1024**3
     text = f"{directory} {what} and can be written, {free_gib:.0f} GiB free"
     yield Finding(name=name, status=Status.GOOD, text=text)
@@ -213,7 +215,7 @@ def check_room(settings: Settings) -> Finding:
     free_bytes, size_bytes = files.space(str(nearest))
     disk.measured(free_bytes, size_bytes)
     if disk.state is DiskState.FULL:
-        text = f"{disk.reason}; storage.disk_reserve_bytes sets how much is kept"
+        text = f"{disk.reason}; storage.disk_reserve_bytes sets the reserve"
         return Finding(name="room", status=Status.BAD, text=text)
     text = (
         f"{size(free_bytes)} free; below {size(disk.early_bytes)} a server deletes early, below"
@@ -260,7 +262,7 @@ def check_durability(settings: Settings) -> Finding:
     if settings.topics.durability == "fsync":
         text = "an acknowledged message is on the disk"
         return Finding(name="durability", status=Status.GOOD, text=f"fsync: {text}")
-    text = "a power cut takes what was acknowledged within the last 0.2 seconds"
+    text = "a power cut loses what was acknowledged within the last 0.2 seconds"
     return Finding(name="durability", status=Status.WORSE, text=f"page_cache: {text}")
 
 

@@ -168,7 +168,7 @@ def names_credentials(settings: Settings) -> Credentials | None:
             raise Failure(ExitCode.USAGE, text)
         return None
     if not names.access_key or not names.secret_key_file:
-        text = "names.access_key and names.secret_key_file belong together: set both"
+        text = "names.access_key and names.secret_key_file have to be set together"
         raise Failure(ExitCode.USAGE, text)
     secret = read_secret_file(names.secret_key_file, "names.secret_key_file")
     try:
@@ -210,8 +210,8 @@ async def _run(settings: Settings, ready: Ready, share: Share, *, until_signal: 
             secure = hidden[0].socket.getsockname()[1]
         if not is_loopback(host) and login is None:
             log.warning(
-                "whoever reaches the name server's port may register brokers: "
-                "set names.access_key and names.secret_key_file"
+                "every client that reaches the name server's port may register brokers: set "
+                "names.access_key and names.secret_key_file"
             )
         port = plain[0].socket.getsockname()[1]
         if not until_signal:

@@ -136,7 +136,7 @@ class Registration:
                 "registered", name_server=str(server), broker=identity.broker, at=identity.address
             )
         else:
-            log.warning("a name server does not take this broker in", reason=standing.failure)
+            log.warning("a name server does not accept this broker", reason=standing.failure)
 
 
 def slave_id(name: str) -> int:

@@ -49,8 +49,8 @@ class Copy:
             return "it has never followed a master: its log is empty"
         if self.led_in_term:
             return (
-                f"another broker leads in term {self.led_in_term}, and what that one took is not "
-                "in this log"
+                f"another broker leads in term {self.led_in_term}, and what it accepted is not in "
+                "this log"
             )
         end = self.end
         if end is not None and self.told > end:
@@ -59,10 +59,10 @@ class Copy:
                 f"{end:,} to {self.told:,}, stored at {moment(self.heard_ms)} or before"
             )
         if self.following:
-            return "it follows its master, which goes on to take messages"
+            return "it follows its master, which still accepts messages"
         if not self.whole:
             return (
-                f"it can not know what its master took since {moment(self.heard_ms)}: it was "
+                f"it cannot know what its master accepted since {moment(self.heard_ms)}: it was "
                 "stopped while it followed, and has not followed since"
             )
         return ""
@@ -71,7 +71,7 @@ class Copy:
 def moment(time_ms: int) -> str:
     """A time for people."""
     if not time_ms:
-        return "a time that is not known"
+        return "an unknown time"
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -119,7 +119,7 @@ async def objections(settings: Settings, copy: Copy) -> list[str]:
         elif answer.leads and answer.term >= term_of(copy.epoch):
             found.append(
                 f"the master {place} answers, in term {answer.term}: stop it first, or what it "
-                "takes from now on is lost"
+                "accepts from now on is lost"
             )
         elif not answer.leads and copy.end is not None and copy.epoch:
             if (answer.epoch, answer.end) > (copy.epoch, copy.end):

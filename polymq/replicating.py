@@ -188,11 +188,11 @@ class Replication:
                 failed=self._not_kept,
             )
         except OSError as error:
-            text = f"{directory}/{ACKNOWLEDGED_NAME} can not be written: {error.strerror}"
+            text = f"{directory}/{ACKNOWLEDGED_NAME} cannot be written: {error.strerror}"
             raise Failure(ExitCode.CANNOT_CREATE, text) from error
 
     def _not_kept(self, error: Exception) -> None:
-        self._engine.core.fail(StorageFailed(f"{ACKNOWLEDGED_NAME} can not be written: {error}"))
+        self._engine.core.fail(StorageFailed(f"{ACKNOWLEDGED_NAME} cannot be written: {error}"))
 
     @property
     def engine_options(self) -> dict[str, Any]:
@@ -287,7 +287,9 @@ class Replication:
         """Another broker leads in this term: if it is a higher one, take nothing any more."""
         if not self._follows and term > term_of(self._store.epoch) and not self.ended.done():
             # At once: the listeners take their time to close.
-            self._engine.core.resign("this broker was replaced as the master: it takes no more")
+            self._engine.core.resign(
+                "this broker was replaced as the master: it accepts nothing more"
+            )
             memory = replace(self._memory or Memory(), heard=term)
             try:
                 remember(self._settings, memory)
@@ -373,7 +375,7 @@ class Replication:
         """Give up what the master lacks, and follow it. Returns what is given up. Raises Failure if
         there is no such thing, or `force` is False."""
         if self._diverging is None:
-            raise Failure(ExitCode.FAILED, "this broker leads: it follows nobody")
+            raise Failure(ExitCode.FAILED, "this broker is the master: it follows no other broker")
         return self._diverging.give_up(force=force)
 
     def _whole(self) -> bool:
@@ -448,11 +450,11 @@ class Replication:
         try:
             remember(self._settings, memory)
         except OSError as error:
-            raise Failure(ExitCode.FAILED, f"{FILE_NAME} can not be written: {error}") from error
+            raise Failure(ExitCode.FAILED, f"{FILE_NAME} cannot be written: {error}") from error
         self._saved = True
         logger("polymq").warning(
             "promoted: this broker becomes the master. Set replication.role to master in its "
-            "settings now: they hold at its next start"
+            "settings now: they apply at its next start"
         )
         self.turned = self._context.loop.create_future()
         self._end(Turn(role="master"))

@@ -42,8 +42,8 @@ def segment_bytes_of(settings: Settings, files: Files) -> int:
 def say_size(segment_bytes: int, free_bytes: int) -> None:
     """A log is about to be made: what that takes of the disk."""
     logger("polymq").info(
-        "a new log: each of its files takes its whole size on the disk from the start, and one is"
-        " made ahead of use (storage.segment_bytes)",
+        "a new log: each of its segments takes its whole size on the disk from the start, and one "
+        "is prepared ahead of use (storage.segment_bytes)",
         segment_bytes=segment_bytes,
         free_bytes=free_bytes,
     )

@@ -419,7 +419,7 @@ class TopicDefaults(Section):
     durability: Literal["fsync", "page_cache"] = Field(
         default="fsync",
         description="What an acknowledgement waits for. fsync: the disk. page_cache: only the "
-        "operating system, so a power failure loses the messages of the last 0.2 seconds.",
+        "operating system, so a power cut loses the messages of the last 0.2 seconds.",
     )
     retention_seconds: Annotated[int, Field(ge=0, le=SECONDS_MAX)] = Field(
         default=72 * 3600,

@@ -82,7 +82,7 @@ def _own_broker(settings: Settings, tls: Tls | None) -> tuple[str, Tls | None]:
     if port is None or tls is not None:
         port = ports.rocketmqs
     if port is None:
-        text = "the server's RocketMQ door is not enabled, and the sink reads through it"
+        text = "the server's RocketMQ listener is not enabled, and the sink reads through it"
         raise Failure(ExitCode.UNREACHABLE, text)
     if port == ports.rocketmqs:
         tls = tls or own_tls(settings.tls)

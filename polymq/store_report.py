@@ -70,19 +70,19 @@ def describe_store(value: Mapping[str, Any]) -> list[str]:
     if held is not None:
         lines.append(f"oldest segment: held by {_holder(held)}")
     elif value["segments"] > 1:
-        lines.append("oldest segment: held by nobody; it goes when the state is saved")
+        lines.append("oldest segment: not held; it is deleted when the state has been saved")
     else:
-        lines.append("oldest segment: it is the one that is written to")
+        lines.append("oldest segment: the one that is being written")
     lines.append(
-        f"since the start: {size(value['deleted_bytes'])} of the log deleted,"
-        f" {value['trimmed_messages']:,} messages gone by retention,"
-        f" {value['dropped_messages']:,} dropped from queues,"
-        f" {value['copied_messages']:,} retained messages copied forward"
+        f"since the start: {size(value['deleted_bytes'])} of the log deleted, "
+        f"{value['trimmed_messages']:,} messages removed by retention, "
+        f"{value['dropped_messages']:,} dropped from queues, {value['copied_messages']:,} retained "
+        "messages copied forward"
     )
     if value["cut_files"]:
         lines.append(
-            f"kept from cuts: {size(value['cut_bytes'])} in {value['cut_files']} files"
-            " (`polymq store cut list`)"
+            f"copies of what was cut: {size(value['cut_bytes'])} in {value['cut_files']} files "
+            "(`polymq store cut list`)"
         )
     return lines
 
@@ -93,8 +93,8 @@ def _limit(value: Mapping[str, Any]) -> list[str]:
     if not most:
         return []
     if excess:
-        return [f"limit: {size(most)}, and its files take {size(excess)} more: topics lose early"]
-    return [f"limit: {size(most)}, and its files take {size(used)}; above it topics lose early"]
+        return [f"limit: {size(most)}, exceeded by {size(excess)}: topics lose messages early"]
+    return [f"limit: {size(most)}, {size(used)} used; above it topics lose messages early"]
 
 
 def _holder(held: Mapping[str, str]) -> str:

@@ -39,7 +39,7 @@ def names_tls(settings: Settings) -> ssl.SSLContext | None:
             check_private(own)
             context.load_cert_chain(own.certificate, own.key, password=_no_password)
         except (OSError, ssl.SSLError) as error:
-            text = f"names.tls: {own.certificate} can not be used: {error}"
+            text = f"names.tls: {own.certificate} cannot be used: {error}"
             raise Failure(ExitCode.USAGE, text) from error
     return context
 
@@ -74,7 +74,7 @@ def _connecting(name: str, file: str) -> Tls:
         reason = "it holds no certificates in PEM form"
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
             reason = error.strerror or str(error)
-        raise Failure(ExitCode.USAGE, f"{name}: {file} can not be used: {reason}") from error
+        raise Failure(ExitCode.USAGE, f"{name}: {file} cannot be used: {reason}") from error
     return tls
 
 
@@ -121,7 +121,7 @@ def _read(name: str, path: str) -> str:
         return Path(path).read_text(encoding="ascii", errors="replace")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise Failure(ExitCode.USAGE, f"tls.{name}: {path} can not be read: {reason}") from error
+        raise Failure(ExitCode.USAGE, f"tls.{name}: {path} cannot be read: {reason}") from error
 
 
 def check_private(settings: TlsSettings) -> None:
@@ -149,7 +149,7 @@ def _others_read(path: str) -> bool:
 
 
 def _no_password() -> str:
-    raise Failure(ExitCode.USAGE, "tls.key is encrypted: give a key without a pass phrase")
+    raise Failure(ExitCode.USAGE, "tls.key is encrypted: use a key without a passphrase")
 
 
 def _why(settings: TlsSettings, certificate: str, error: ssl.SSLError) -> str:
@@ -157,9 +157,7 @@ def _why(settings: TlsSettings, certificate: str, error: ssl.SSLError) -> str:
         return f"tls.key: {settings.key} is not the key of the certificate {settings.certificate}"
     if "BEGIN CERTIFICATE" not in certificate:
         return f"tls.certificate: {settings.certificate} holds no certificate in PEM form"
-    return (
-        f"tls: {settings.certificate} and {settings.key} can not be used: {error.reason or error}"
-    )
+    return f"tls: {settings.certificate} and {settings.key} cannot be used: {error.reason or error}"
 
 
 def warn_of_dates(settings: TlsSettings, now: datetime, warn: Callable[[str], None]) -> None:
@@ -172,7 +170,7 @@ def warn_of_dates(settings: TlsSettings, now: datetime, warn: Callable[[str], No
     if now >= end:
         warn(f"the certificate {settings.certificate} expired on {end:%Y-%m-%d}: replace it")
     elif now < begin:
-        warn(f"the certificate {settings.certificate} is valid from {begin:%Y-%m-%d} on only")
+        warn(f"the certificate {settings.certificate} is not valid before {begin:%Y-%m-%d}")
     elif (end - now).days < SOON_DAYS:
         warn(f"the certificate {settings.certificate} expires on {end:%Y-%m-%d}: replace it soon")
 

@@ -134,7 +134,7 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("user", "delete", "dev", "--yes")[0] == 1
         code, said = run("user", "delete", "root", "--yes")
         assert code == 0
-        assert "everybody" in said
+        assert "every client that is accepted may do everything again" in said
 
     with_server(tmp_path, monkeypatch, scenario)
     assert read_token(tmp_path / "data") is None
@@ -182,7 +182,7 @@ def test_access_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code, said = run(*signed)
         assert (code, "user 'lake' may not subscribe fish.#" in said) == (1, True)
         assert run("permission", "allow", "lake", "subscribe", "fish.#")[0] == 0
-        assert run(*signed) == (0, "There is no message to read in fish.\n")
+        assert run(*signed) == (0, "There are no messages to read in fish.\n")
         assert run("user", "access-key", "remove", "lake", key) == (
             0,
             f"Access key {key} removed.\n",
@@ -219,12 +219,12 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             1,
             "not allowed: deny dev publish devices.*.admin\n",
         )
-        assert run(*check, "orders") == (1, "not allowed: no rule says so\n")
+        assert run(*check, "orders") == (1, "not allowed: no rule allows it\n")
         # The first message would make the topic, which is a right of its own.
         assert run("permission", "allow", "dev", "publish", "new.#")[0] == 0
         assert run(*check, "new.x") == (
             1,
-            "not allowed (the topic is not there: that needs create, too): no rule says so\n",
+            "not allowed (the topic does not exist: that needs create, too): no rule allows it\n",
         )
         assert run("topic", "create", "new")[0] == 0
         assert run(*check, "new.x") == (0, "allowed: allow dev publish new.#\n")

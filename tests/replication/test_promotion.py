@@ -36,9 +36,9 @@ NOBODY = "127.0.0.1:1"
         ({"epoch": 0, "end": 0, "told": 0}, "never followed a master"),
         ({"told": 4211}, "lacks 3,211 bytes that its master had on its disk, positions 1,000 to"),
         ({"told": 4211}, "stored at 2026-09-21 14:13:20 UTC or before"),
-        ({"whole": False}, "can not know what its master took since 2026-09-21 14:13:20 UTC"),
-        ({"whole": False, "heard_ms": 0}, "since a time that is not known"),
-        ({"whole": False, "following": True}, "it follows its master, which goes on"),
+        ({"whole": False}, "cannot know what its master accepted since 2026-09-21 14:13:20 UTC"),
+        ({"whole": False, "heard_ms": 0}, "since an unknown time"),
+        ({"whole": False, "following": True}, "it follows its master, which still"),
         ({"led_in_term": 3}, "another broker leads in term 3"),
     ],
 )
