@@ -156,8 +156,8 @@ class Disk:
             return self._log_reason
         if self._short:
             return (
-                f"the disk is nearly full ({self.free_bytes / MIB:,.1f} MiB are free, and"
-                f" {self.reserve_bytes / MIB:,.1f} MiB are kept for acknowledgements): free some"
-                " space"
+                f"the disk is nearly full ({self.free_bytes / MIB:,.1f} MiB are free, and "
+                f"{self.reserve_bytes / MIB:,.1f} MiB are reserved for acknowledgements): free "
+                "some space"
             )
         return ""

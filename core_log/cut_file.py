@@ -168,7 +168,7 @@ class CutFile:
 
 def _decode_head(data: bytes) -> CutHead:
     if len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
-        raise ValueError("it is no file with what was cut from a log")
+        raise ValueError("it is not a file with what was cut from a log")
     values = json.loads(data[len(_MAGIC) :])
     try:
         head = CutHead(**values)

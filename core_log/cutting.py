@@ -31,9 +31,9 @@ def cut_log(files: Files, directory: str, position: int) -> None:
     try:
         _cut(files, directory, position)
     except OSError as error:
-        raise StoreRefused(f"{directory} can not be cut: {describe(error)}") from error
+        raise StoreRefused(f"{directory} cannot be cut: {describe(error)}") from error
     except StoreError as error:
-        raise StoreRefused(f"{directory} can not be cut: {error}") from error
+        raise StoreRefused(f"{directory} cannot be cut: {error}") from error
     finally:
         files.close(lock)
 

@@ -245,7 +245,7 @@ class _Passes:
         for number, mending in mendings.items():
             text = f"the index of queue {number} was damaged, and is made again from the log"
             if mending.lost:
-                text += f"; {mending.lost} of its messages stand behind a damaged record"
+                text += f"; {mending.lost} of its messages are behind a damaged record"
             result.mended.append(text)
         return {number: mending.first for number, mending in mendings.items()}
 

@@ -69,7 +69,7 @@ class LogReader:
         position = int.from_bytes(entries[at : at + 8], "big")
         segment = self._segments.at(position)
         if segment is None:
-            raise CorruptRecord(position, "the log has no such place")
+            raise CorruptRecord(position, "the log has no such position")
         if position + int.from_bytes(entries[at + 8 : at + 12], "big") > segment.end:
             raise CorruptRecord(position, "it would pass the end of its segment")
         position, size, count = writing.plan_read(
@@ -95,7 +95,7 @@ class LogReader:
         try:
             handle = segment.enter()
             if handle == CLOSED:
-                raise CorruptRecord(position, "the log has no such place any more")
+                raise CorruptRecord(position, "the log no longer has this position")
             try:
                 return self._files.pread(handle, size, position - segment.start)
             finally:
@@ -103,7 +103,7 @@ class LogReader:
         except OSError as error:
             if is_short(error):
                 raise StorageShort(f"reading {segment.path}: {describe(error)}") from error
-            raise CorruptRecord(position, f"it can not be read: {describe(error)}") from error
+            raise CorruptRecord(position, f"it cannot be read: {describe(error)}") from error
 
     def segment_end(self, position: int) -> int:
         """Where the segment that holds `position` ends; `position` if there is none."""

@@ -78,11 +78,11 @@ class StoreSettings:
         if min(self.chunk_bytes, self.index_file_entries, self.message_bytes_max) <= 0:
             raise ValueError("chunk_bytes, message_bytes_max and index_file_entries are positive")
         if min(self.index_packed_bytes_max, self.index_slack_bytes) < 0:
-            raise ValueError("index_packed_bytes_max and index_slack_bytes can not be negative")
+            raise ValueError("index_packed_bytes_max and index_slack_bytes cannot be negative")
         if self.key_slots <= 0 or not 2 <= self.key_file_entries < 1 << 32:
             raise ValueError("a key file has slots, and entries whose numbers fit four bytes")
         if min(self.tail_bytes_max, self.zeroed_sync_bytes_max) < 0:
-            raise ValueError("tail_bytes_max and zeroed_sync_bytes_max can not be negative")
+            raise ValueError("tail_bytes_max and zeroed_sync_bytes_max cannot be negative")
         if min(self.unflushed_bytes_max, self.write_slice_bytes, self.read_bytes_max) <= 0:
             raise ValueError(
                 "unflushed_bytes_max, write_slice_bytes and read_bytes_max have to be positive"

@@ -195,13 +195,13 @@ class Store:
             )
         except OSError as error:
             files.close(lock)
-            raise StoreRefused(f"{directory} can not be opened: {describe(error)}") from error
+            raise StoreRefused(f"{directory} cannot be opened: {describe(error)}") from error
         except StoreRefused:
             files.close(lock)
             raise
         except StoreError as error:
             files.close(lock)
-            raise StoreRefused(f"{directory} can not be opened: {error}") from error
+            raise StoreRefused(f"{directory} cannot be opened: {error}") from error
 
     def _begin_epoch(self, above_term: int | None) -> int:
         """Append the record that begins this opening's epoch, and sync it."""
@@ -382,7 +382,7 @@ class Store:
         """
         segment = self._segments.at(position)
         if segment is None:
-            raise CorruptRecord(position, "the log has no such place")
+            raise CorruptRecord(position, "the log has no such position")
         memory = self._reader.pread(segment, position, RECORD_BODY_AT)
         if len(memory) < RECORD_BODY_AT or memory[4:8] != MAGIC_V1.to_bytes(4, "big"):
             raise CorruptRecord(position, "no record starts there")
@@ -392,7 +392,7 @@ class Store:
         """The record at `position`, from the disk, checked. Any thread. Raises CorruptRecord."""
         record = self._reader.record_at(position)
         if record is None:
-            raise CorruptRecord(position, "no sound record stands there")
+            raise CorruptRecord(position, "there is no sound record")
         return record
 
     def find_record(self, position: int) -> Record | None:
@@ -414,7 +414,7 @@ class Store:
         """
         segment = self._segments.at(position)
         if segment is None:
-            raise CorruptRecord(position, "the log has no such place")
+            raise CorruptRecord(position, "the log has no such position")
         remaining = segment.end - position
         memory = self._reader.pread(segment, position, min(max(size_max, BLANK_SIZE), remaining))
         size, _, reason, _ = walking.scan(memory, 0, len(memory), position, NO_BATCH)
@@ -570,12 +570,12 @@ def take_lock(files: Files, directory: str) -> int:
         files.sync_directory(directory)
         handle = files.open(path, create=True)
     except OSError as error:
-        raise StoreRefused(f"{directory} can not be written: {describe(error)}") from error
+        raise StoreRefused(f"{directory} cannot be written: {describe(error)}") from error
     try:
         locked = files.lock(handle)
     except OSError as error:
         files.close(handle)
-        raise StoreRefused(f"{path} can not be locked: {describe(error)}") from error
+        raise StoreRefused(f"{path} cannot be locked: {describe(error)}") from error
     if not locked:
         files.close(handle)
         raise StoreRefused(f"{directory} is in use: another process holds {path}")

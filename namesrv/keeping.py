@@ -98,4 +98,4 @@ class DirectoryKeeper:
 
 
 def _explain(path: Path, error: OSError) -> str:
-    return f"{error.filename or path} can not be read or written: {error.strerror or error}"
+    return f"{error.filename or path} cannot be read or written: {error.strerror or error}"

@@ -90,4 +90,4 @@ def _decode(kept: bytes) -> Table:
             for namespace, values in table.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CannotKeep(f"it is no configuration of a name server: {error!r}") from error
+        raise CannotKeep(f"it is not the configuration of a name server: {error!r}") from error

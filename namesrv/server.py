@@ -151,7 +151,7 @@ class NameServer:
             await trio.sleep(self._limits.scan_seconds)
             for who, connection in self.requests.tables.evict_silent(self._clock()):
                 self._log.warning(
-                    "broker is silent and was taken out", broker=who.name, address=who.address
+                    "broker is silent and was removed", broker=who.name, address=who.address
                 )
                 scope = self._scopes.get(connection)
                 if scope is not None:
@@ -189,7 +189,7 @@ class NameServer:
             pass  # the peer is gone: nothing is owed to it
         except RemoteProtocolError as error:
             self.protocol_error_count += 1
-            self._log.info("connection closed: a peer broke the protocol", reason=str(error))
+            self._log.info("connection closed: the peer violated the protocol", reason=str(error))
         except Exception as error:  # noqa: BLE001  (a bug ends one connection, not the server)
             self.bug_count += 1
             self._log.error("bug", exc_info=error)
@@ -273,7 +273,7 @@ class NameServer:
             try:
                 await self._keeper.keep(answer.change.kept)
             except CannotKeep as error:
-                self._log.error("the configuration was not kept", reason=str(error))
+                self._log.error("the configuration was not stored", reason=str(error))
                 return Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
             self.requests.key_values.accept(answer.change)
         return answer

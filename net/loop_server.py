@@ -41,8 +41,9 @@ class Exhaustion:
         if now - self._told_at >= TOLD_SECONDS:
             self._told_at = now
             log.warning(
-                "no new connections for the moment: %s. It is tried again every %g s; connections "
-                "that exist go on. Allow more open files (ulimit -n) or lower connections_max",
+                "no new connections for the moment: %s. The server tries again every %g s; "
+                "existing connections continue. Allow more open files (ulimit -n) or lower "
+                "connections_max",
                 error.strerror,
                 EXHAUSTED_SECONDS,
             )

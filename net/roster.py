@@ -131,7 +131,7 @@ class Roster(Generic[C]):
         if self._may_report("crowded out"):
             log.warning(
                 "%s: closing connections that have not logged in or sent a valid request, to make "
-                "room for others. %d of %d such connections are from %s",
+                "room for new ones. %d of %d such connections are from %s",
                 self.where,
                 self._newcomers.count_of(crowded),
                 len(self._newcomers),
@@ -145,8 +145,8 @@ class Roster(Generic[C]):
         self.refused_count += 1
         if self._may_report("refused"):
             log.warning(
-                "%s: refusing connections, the last one from %s: there are %d, which is as many "
-                "as connections_max or the open files of this process allow",
+                "%s: refusing connections, the last one from %s: there are %d, as many as "
+                "connections_max or the open files of this process allow",
                 self.where,
                 network,
                 len(self.connections),

@@ -38,7 +38,7 @@ def connecting_tls(settings: Settings) -> ssl.SSLContext | None:
             check_private(own)
             context.load_cert_chain(own.certificate, own.key)
     except (OSError, ssl.SSLError) as error:
-        text = f"replication.tls: {chosen.tls_ca or own.certificate} can not be used: {error}"
+        text = f"replication.tls: {chosen.tls_ca or own.certificate} cannot be used: {error}"
         raise Failure(ExitCode.USAGE, text) from error
     return context
 

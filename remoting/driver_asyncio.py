@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # a broker that only registers starts without them
     from polymq.remoting.transactions import Listener
 
 _Waiter = asyncio.Future[Command]
-_GIVEN_UP = "nobody waits for the answer any more"
+_GIVEN_UP = "the answer is no longer awaited"
 
 
 class _Peer(asyncio.Protocol):

@@ -40,7 +40,7 @@ from polymq.remoting.transactions import Listener
 
 READ_BYTES: Final = 256 * 1024
 """Of one read: a pull's answer in a few of them."""
-_GIVEN_UP: Final = "nobody waits for the answer any more"
+_GIVEN_UP: Final = "the answer is no longer awaited"
 
 Connect = Callable[[Address], Awaitable[trio.abc.Stream]]
 """How to reach an address. Raises OSError."""

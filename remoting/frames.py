@@ -152,7 +152,7 @@ def _read_json(header: bytes, body: bytes) -> Command:
         raise RemoteProtocolError(f"JSON header: {error}") from error
     for number in (read.code, read.opaque, read.flag, read.version):
         if not _INT_MIN <= number <= _INT_MAX:
-            raise RemoteProtocolError(f"JSON header: {number} is no 32-bit number")
+            raise RemoteProtocolError(f"JSON header: {number} is not a 32-bit number")
     fields = read.extFields or {}
     if len(fields) > FIELDS_COUNT_MAX:
         raise RemoteProtocolError(f"{len(fields)} extFields: {FIELDS_COUNT_MAX} are allowed")

@@ -288,7 +288,7 @@ class Producer:
                 if queue.queue_id < self.settings.new_topic_queues_max
             ]
         if not queues:
-            raise RequestFailed(ResponseCode.NO_PERMISSION, f"topic {topic} takes no messages")
+            raise RequestFailed(ResponseCode.NO_PERMISSION, f"topic {topic} accepts no messages")
         return queues
 
     def _next(self, queues: Sequence[MessageQueue], key: str | None) -> MessageQueue:

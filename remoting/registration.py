@@ -198,7 +198,7 @@ def _decode_packed(data: bytes) -> Registration:
 def _decode_topic(row: str) -> TopicConfig:
     parts = row.split(" ", _TOPIC_PARTS)
     if len(parts) < _TOPIC_PARTS:
-        raise BadFields(f"registration: {row[:200]!r} is no topic")
+        raise BadFields(f"registration: {row[:200]!r} is not a topic")
     name, read, write, permission, filter_type = parts[:_TOPIC_PARTS]
     attributes = parts[_TOPIC_PARTS].strip() if len(parts) > _TOPIC_PARTS else ""
     try:

@@ -114,5 +114,7 @@ def credentials_from(access_key: str | None, secret_key: str | None) -> Credenti
     if not access_key and not secret_key:
         return None
     if not access_key or not secret_key:
-        raise LocalProtocolError("an access key and a secret key belong together: give both")
+        raise LocalProtocolError(
+            "an access key and a secret key have to be used together: give both"
+        )
     return Credentials(access_key=access_key, secret_key=secret_key)

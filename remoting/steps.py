@@ -38,7 +38,7 @@ class Address:
         """`host:port`; an IPv6 host may stand in brackets. Raises LocalProtocolError."""
         host, separator, port = text.strip().rpartition(":")
         if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise LocalProtocolError(f"{text!r} is no address: write HOST:PORT")
+            raise LocalProtocolError(f"{text!r} is not an address: write HOST:PORT")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
     def __str__(self) -> str:

@@ -158,7 +158,7 @@ class Transactions:
             return Decision.UNKNOWN
         if not isinstance(invoke.result, Decision):
             self.told(
-                f"the transaction of {message} is not decided: {invoke.result!r} is no Decision"
+                f"the transaction of {message} is not decided: {invoke.result!r} is not a Decision"
             )
             return Decision.UNKNOWN
         return invoke.result
@@ -181,4 +181,4 @@ def _position_of(offset_message_id: str) -> int:
     try:
         return int(offset_message_id[-_POSITION_DIGITS:], 16)
     except ValueError as error:
-        raise BadFields(f"{offset_message_id!r} is no offset message id") from error
+        raise BadFields(f"{offset_message_id!r} is not an offset message id") from error

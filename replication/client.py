@@ -159,7 +159,7 @@ class MasterLink:
                     )
             except (OSError, TimeoutError) as error:
                 reason = getattr(error, "strerror", "") or "no answer"
-                self.tell(f"the master {host}:{port} can not be reached: {reason}")
+                self.tell(f"the master {host}:{port} cannot be reached: {reason}")
             else:
                 self.connection = connection
                 try:
@@ -243,7 +243,7 @@ class MasterConnection(SocketConnection):
             try:
                 self._take(event)
             except StoreError as error:
-                self._close(f"what the master sent can not be stored: {error}")
+                self._close(f"what the master sent cannot be stored: {error}")
         if not self.closing:
             if self.following:
                 self.ack()
@@ -269,7 +269,7 @@ class MasterConnection(SocketConnection):
             self.following = True
             self.deadline(self.context.now() + HEARTBEAT_SECONDS)
         elif isinstance(event, Cut):
-            self._close(f"what is here behind {event.position} the master never had")
+            self._close(f"the master never had what this log has after {event.position}")
             link.cut(event.position, event.epoch)
         else:
             assert isinstance(event, Refused)

@@ -136,9 +136,9 @@ def decode_values(payload: bytes) -> dict[str, Any]:
     try:
         values = json.loads(payload)
     except (ValueError, RecursionError):
-        raise PeerFault("a frame of the handshake is no JSON") from None
+        raise PeerFault("a frame of the handshake is not JSON") from None
     if not isinstance(values, dict):
-        raise PeerFault("a frame of the handshake is no JSON object")
+        raise PeerFault("a frame of the handshake is not a JSON object")
     return values
 
 

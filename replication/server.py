@@ -164,7 +164,8 @@ class ReplicationServer:
         other = self.slaves.get(name)
         if other is not None and not other.gives_way_to(process):
             return (
-                f"a slave named {name!r} follows already, from {other.peer}: names are for one each"
+                f"a slave named {name!r} follows already, from {other.peer}: give each slave its "
+                "own name"
             )
         if other is None and len(self.slaves) >= SLAVES_MAX:
             return f"this master has {SLAVES_MAX} slaves, which is the limit"
@@ -175,7 +176,7 @@ class ReplicationServer:
         if self._ahead.get(name) != position and len(self._ahead) < SLAVES_MAX:
             self._ahead[name] = position
             log.warning(
-                "slave %s (%s) has more than this log, behind %d: it does not follow until it has "
+                "slave %s (%s) has more than this log, after %d: it does not follow until it has "
                 "cut that",
                 name,
                 peer,
@@ -301,7 +302,7 @@ class SlaveConnection(SocketConnection):
         if self.closing:
             return
         if found is None:
-            text = f"the master can not read its log: {error}"
+            text = f"the master cannot read its log: {error}"
             log.error("slave %s: %s", self.source.name, text)
             self.source.reject(text)
             self.write(self.source.outgoing())

@@ -265,7 +265,7 @@ class Source:
             raise PeerFault(refusal)
         if number_of(values, "segment_bytes") != self._segment_bytes:
             raise PeerFault(
-                f"the files of this log have {self._segment_bytes} bytes: set "
+                f"the segments of this log have {self._segment_bytes} bytes: set "
                 f"storage.segment_bytes of slave {self.name!r} to that"
             )
         theirs = Standing(start=0, end=number_of(values, "end"), epochs=epochs)

@@ -50,7 +50,7 @@ class Options:
         given = {name.lower(): value for name, value in options.items()}
         _check_names(given)
         if "broker" not in given:
-            raise BadOption("broker: say which broker to read from, HOST:PORT")
+            raise BadOption("broker: name the broker to read from, HOST:PORT")
         self.brokers = parse_brokers(given["broker"])
         self.credentials = _parse_keys(given)
         self.tls = _parse_tls(given)
@@ -99,7 +99,7 @@ def _parse_tls(given: Mapping[str, str]) -> Tls | None:
         try:
             authorities = Path(authorities).read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
-            raise BadOption(f"tlsCa: {authorities} can not be read: {error}") from error
+            raise BadOption(f"tlsCa: {authorities} cannot be read: {error}") from error
     tls = Tls(
         authorities=authorities, check_names=_parse_bool(given, "tlsCheckNames", default=True)
     )
@@ -126,7 +126,7 @@ def _parse_topics(option: str, text: str) -> frozenset[str]:
         try:
             names = json.loads(text)
         except ValueError as error:
-            raise BadOption(f"{option}: {text[:100]!r} is no JSON list") from error
+            raise BadOption(f"{option}: {text[:100]!r} is not a JSON list") from error
     else:
         names = [name.strip() for name in text.split(",")]
     if not names or not all(isinstance(name, str) and name for name in names):
@@ -137,7 +137,7 @@ def _parse_topics(option: str, text: str) -> frozenset[str]:
 def _parse_bool(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = given.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise BadOption(f"{name}: true or false, not {text!r}")
+        raise BadOption(f"{name}: write true or false, not {text!r}")
     return text == "true"
 
 
@@ -146,5 +146,5 @@ def _parse_count(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.strip().isdecimal() or int(text) == 0:
-        raise BadOption(f"{name}: a positive number, not {text!r}")
+        raise BadOption(f"{name}: write a positive number, not {text!r}")
     return int(text)

@@ -110,7 +110,7 @@ def list_topics(client: BlockingClient) -> list[str]:
     names = client.topics()
     for name in names:
         if name.user is None:
-            _log.warning("topic %s is left out: its name is no Unicode text", name.stored)
+            _log.warning("topic %s is left out: its name is not Unicode text", name.stored)
     return sorted(name.user for name in names if name.user is not None)
 
 

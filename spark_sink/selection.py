@@ -47,5 +47,5 @@ def parse_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        text = f"topicPattern: {text[:100]!r} is no regular expression: {error}"
+        text = f"topicPattern: {text[:100]!r} is not a regular expression: {error}"
         raise BadOption(text) from error

@@ -47,18 +47,18 @@ from polymq.net.newcomers import network_of
 WRONG: Final = "user or password is wrong"
 WRONG_SIGNATURE: Final = (
     "there is no such access key, or the signature is not made with its secret key: check both in "
-    "the client, or have a new pair made with `polymq user access-key add NAME`"
+    "the client, or create a new pair with `polymq user access-key add NAME`"
 )
 _USER_SLOWED: Final = (
-    "the password was not checked: too many logins of this user failed from this address, and one"
-    " at a time is looked at: wait a minute, then try again"
+    "the password was not checked: too many logins of this user from this address failed, and only "
+    "one at a time is checked: wait a minute, then try again"
 )
 _ADDRESS_SLOWED: Final = (
-    "the password was not checked: too many logins from this address failed, and one at a time is"
-    " looked at: wait a minute, then try again"
+    "the password was not checked: too many logins from this address failed, and only one at a "
+    "time is checked: wait a minute, then try again"
 )
 _TOO_MANY: Final = (
-    "the password was not checked: too many logins wait at the same time: try again in a moment"
+    "the password was not checked: too many logins are waiting: try again in a moment"
 )
 PROVEN_TURNS: Final = 3
 """Turns of logins that were right before, for one of the others."""

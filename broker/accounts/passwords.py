@@ -50,11 +50,11 @@ def check_new(password: bytes) -> None:
         BadPassword: it is empty, too long, or has a NUL, which SASL PLAIN cannot carry (RFC 4616).
     """
     if not password:
-        raise BadPassword("a password is not empty")
+        raise BadPassword("a password must not be empty")
     if len(password) > PASSWORD_BYTES_MAX:
         raise BadPassword(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
     if b"\x00" in password:
-        raise BadPassword("a password has no NUL byte: AMQP could not send it")
+        raise BadPassword("a password must not contain a NUL byte: AMQP cannot send it")
 
 
 def make_hash(password: bytes, salt: bytes) -> str:

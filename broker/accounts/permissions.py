@@ -132,11 +132,11 @@ def parse_pattern(text: str) -> Address:
         BadPattern: with a sentence for the user.
     """
     if not text:
-        raise BadPattern("a pattern is not empty: write # for every place")
+        raise BadPattern("a pattern must not be empty: write # for every address")
     if len(text.encode("utf-8", "surrogatepass")) > PATTERN_BYTES_MAX:
         raise BadPattern(f"a pattern has at most {PATTERN_BYTES_MAX} bytes")
     if any(ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000 for letter in text):
-        raise BadPattern("a pattern has no control characters")
+        raise BadPattern("a pattern must not contain control characters")
     if "/" in text:
         parts, one = _mqtt_parts(text), "+"
     else:
@@ -159,7 +159,9 @@ def _level(part: str, one: str, *, last: bool, text: str) -> str:
         return ONE_LEVEL
     if part == "#":
         if not last:
-            raise BadPattern(f"# stands for the rest, so it is the last word, unlike in {text!r}")
+            raise BadPattern(
+                f"# stands for the rest, so it must be the last word, unlike in {text!r}"
+            )
         return REST
     if part in _NAMES:
         return _NAMES[part]

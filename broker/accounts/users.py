@@ -106,12 +106,15 @@ class Users:
             raise Refused(Reason.BAD_NAME, f"a user's name {_NAME_TEXT}")
         if name == ANONYMOUS:
             raise Refused(
-                Reason.BAD_NAME, f"{ANONYMOUS!r} is who comes without a name: choose another"
+                Reason.BAD_NAME,
+                f"{ANONYMOUS!r} stands for clients that name no user: choose another name",
             )
         if name in self.users:
             raise Refused(Reason.DIFFERENT, f"user {name!r} exists: change it, or delete it first")
         if len(self.users) >= self.core.limits.users_max:
-            raise Refused(Reason.LIMIT, f"there are {len(self.users)} users: delete some")
+            raise Refused(
+                Reason.LIMIT, f"there are {len(self.users)} users, which is the limit: delete some"
+            )
 
     def add(self, name: str, password_hash: str, roles: Sequence[str] = ()) -> Position:
         """Make a user. Raises Refused: BAD_NAME, DIFFERENT (it exists), LIMIT."""
@@ -176,9 +179,9 @@ class Users:
         DIFFERENT (it is somebody's), LIMIT."""
         user = self.need(name)
         if access_keys.KEY.fullmatch(key) is None:
-            raise Refused(Reason.BAD_NAME, "an access key is 8 to 64 letters and digits")
+            raise Refused(Reason.BAD_NAME, "an access key has 8 to 64 letters and digits")
         if key in self.ring:
-            raise Refused(Reason.DIFFERENT, "this access key is in use: take another")
+            raise Refused(Reason.DIFFERENT, "this access key is in use: choose another")
         most = self.core.limits.access_keys_per_user_max
         if len(user.access_keys) >= most:
             raise Refused(
@@ -245,7 +248,10 @@ class Users:
         self._check_subject(rule.subject)
         if _key(rule) not in self._rules:
             if len(self._rules) >= self.core.limits.rules_max:
-                raise Refused(Reason.LIMIT, f"there are {len(self._rules)} rules: remove some")
+                raise Refused(
+                    Reason.LIMIT,
+                    f"there are {len(self._rules)} rules, which is the limit: remove some",
+                )
             if (
                 len(self._by_subject.get(rule.subject, ()))
                 >= self.core.limits.rules_per_subject_max
@@ -276,7 +282,7 @@ class Users:
                 raise Refused(Reason.BAD_NAME, f"a role's name {_NAME_TEXT}")
             if role == ADMIN_ROLE:
                 raise Refused(
-                    Reason.FORBIDDEN, f"role {ADMIN_ROLE!r} may do everything: make another role"
+                    Reason.FORBIDDEN, f"role {ADMIN_ROLE!r} may do everything: use another role"
                 )
         elif subject == ANONYMOUS:
             raise Refused(Reason.NOT_FOUND, f"write {ROLE_PREFIX}{ANONYMOUS}")

@@ -43,7 +43,7 @@ Expelled = Callable[[str], None]
 """Told to end a connection, and why, in words."""
 
 _NO_USERS: str = (
-    "this server has no users yet, so it lets in clients of its own machine only: make a user "
+    "this server has no users yet, so it accepts only clients of its own machine: create a user "
     "with `polymq user add NAME`, or set server.allow_insecure = true"
 )
 _OPEN_RULES: RuleSet = RuleSet(ADMIN_RULES, user=None)
@@ -243,7 +243,7 @@ class Admission:
             guard.may_read(address) for address in session.subscriptions
         ):
             return
-        session.link.expelled("it may no longer have what it subscribed to")
+        session.link.expelled("it may no longer read what it subscribed to")
 
 
 def _nothing() -> None:

@@ -121,10 +121,11 @@ class Rights:
             raise Refused(Reason.FORBIDDEN, f"user '{user}' may do nothing: no rule allows it")
         raise Refused(
             Reason.NOT_AUTHENTICATED,
-            "this server has no users yet, so it lets in clients of its own machine only: make a "
+            "this server has no users yet, so it accepts only clients of its own machine: create a "
             "user, or set server.allow_insecure = true"
             if not self.users.users
-            else "sign requests with an access key of a user: nobody may do anything here",
+            else "sign requests with an access key of a user: unsigned requests have no "
+            "permissions here",
         )
 
     def check(self, action: Action, address: Address) -> None:

@@ -93,7 +93,7 @@ def deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
 def _number(properties: Mapping[str, str], name: str) -> int:
     text = properties.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise Refused(Reason.BAD_ARGUMENT, f"property {name} is {text!r}, which is no number")
+        raise Refused(Reason.BAD_ARGUMENT, f"property {name} is {text!r}, which is not a number")
     return int(text)
 
 

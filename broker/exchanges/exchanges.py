@@ -196,7 +196,9 @@ class Exchanges:
             return write_op(self.core, op, durable=existing.durable)
         limit = self.core.limits.exchanges_max
         if len(self.exchanges) >= limit:
-            raise Refused(Reason.LIMIT, f"there are {limit} exchanges: delete some")
+            raise Refused(
+                Reason.LIMIT, f"there are {limit} exchanges, which is the limit: delete some"
+            )
         if name.startswith("amq.") or not name:
             raise Refused(
                 Reason.FORBIDDEN,
@@ -448,7 +450,8 @@ class Exchanges:
         if known is None and self.graph.link_count >= limits.links_max:
             raise Refused(
                 Reason.LIMIT,
-                f"there are {limits.links_max} bindings between exchanges: remove some",
+                f"there are {limits.links_max} bindings between exchanges, which is the limit: "
+                "remove some",
             )
         if known is None and len(links) >= limits.exchange_links_max:
             raise Refused(

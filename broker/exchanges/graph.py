@@ -518,8 +518,8 @@ class ExchangeGraph:
             if walk.walked > self._walked_max:
                 raise Refused(
                     Reason.LIMIT,
-                    f"a message to exchange '{start}' is led through more than {self._walked_max} "
-                    "exchanges: bind queues closer to it",
+                    f"a message to exchange '{start}' is routed through more than "
+                    f"{self._walked_max} exchanges: bind queues closer to it",
                 )
             here = address_of(*topic_and_tag(name, key))
             first = is_start and name == start

@@ -177,7 +177,10 @@ class NamedQueues:
         """With its binding by its own name, to `address`, in the same record: a crash in between
         would leave a queue that nothing reaches."""
         if len(self.queues) >= self.core.limits.queues_max:
-            raise Refused(Reason.LIMIT, f"there are {len(self.queues)} queues: delete some")
+            raise Refused(
+                Reason.LIMIT,
+                f"there are {len(self.queues)} queues, which is the limit: delete some",
+            )
         # An exclusive queue goes with its connection, so it leaves nothing in the log.
         kept = value["durable"] and not value["exclusive"]
         bindings = [[["", name, "{}"], list(address)]]

@@ -77,7 +77,8 @@ class ConsumerGroups:
         if name not in self._groups and len(self._groups) >= core.limits.consumer_groups_max:
             raise Refused(
                 Reason.LIMIT,
-                f"there are {core.limits.consumer_groups_max} consumer groups: delete some",
+                f"there are {core.limits.consumer_groups_max} consumer groups, which is the "
+                "limit: delete some",
             )
         return core.journal.write({"op": "group=", "name": name, "set": dict(settings)})
 
@@ -126,7 +127,7 @@ class ConsumerGroups:
         if name not in self._groups:
             raise Refused(Reason.NOT_FOUND, f"there is no consumer group {name!r}")
         if offset < 0:
-            raise Refused(Reason.BAD_ARGUMENT, f"an offset is not negative, as {offset} is")
+            raise Refused(Reason.BAD_ARGUMENT, f"an offset must not be negative, as {offset} is")
         if self.offset(name, topic, queue_id) == offset:
             return  # each client says all of its offsets every five seconds
         self._gathered[name, topic, queue_id] = found.incarnation, offset
@@ -138,7 +139,8 @@ class ConsumerGroups:
             raise Refused(Reason.NOT_FOUND, f"there is no topic {topic!r}")
         if not 0 <= queue_id < len(found.queues):
             raise Refused(
-                Reason.NOT_FOUND, f"topic {topic!r} has {len(found.queues)} queues, no {queue_id}"
+                Reason.NOT_FOUND,
+                f"topic {topic!r} has {len(found.queues)} queues, and no queue {queue_id}",
             )
         return found
 

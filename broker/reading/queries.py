@@ -118,7 +118,7 @@ class Queries:
         """See `QueryPort.by_key`."""
         found = self._need_topic(topic)
         if not key or " " in key:
-            raise Refused(Reason.BAD_ARGUMENT, "a key is a word without spaces")
+            raise Refused(Reason.BAD_ARGUMENT, "a key must not be empty or contain spaces")
         core = self._core
         limits = core.limits
         store, end = core.store, core.commits.points[found.settings.read_point]

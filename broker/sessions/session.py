@@ -573,7 +573,7 @@ class MqttSession(SessionEnd):
                 try:
                     ended = guard.end_forbidden(self, address)
                 except Refused:
-                    self.link.expelled("the log does not take the end of its subscriptions")
+                    self.link.expelled("the end of its subscriptions could not be stored")
                     return
                 for _ in range(END_STEPS if ended else 1):
                     yield

@@ -178,7 +178,8 @@ class Topics(Publisher):
             raise Refused(Reason.DIFFERENT, f"topic {name!r} exists")
         if len(self.topics) >= core.limits.auto_topics_max and not system:
             raise Refused(
-                Reason.LIMIT, f"there are {core.limits.auto_topics_max} topics: delete some"
+                Reason.LIMIT,
+                f"there are {core.limits.auto_topics_max} topics, which is the limit: delete some",
             )
         numbers = [core.take_number() for _ in range(queue_count)]
         # Differs from that of any topic of this name, also in a data directory made anew: readers
@@ -311,7 +312,9 @@ class Topics(Publisher):
                 f"{len(address)}",
             )
         if tag is not None and ("\x01" in tag or "\x02" in tag):
-            raise Refused(Reason.BAD_NAME, "a topic or key may not contain U+0001 or U+0002")
+            raise Refused(
+                Reason.BAD_NAME, "a topic or routing key may not contain U+0001 or U+0002"
+            )
         return address
 
     def detour(self, route: TopicRoute, skipped: frozenset[Queue]) -> Detour:
@@ -367,7 +370,8 @@ class Topics(Publisher):
         elif not 0 <= queue_id < len(topic.queues):
             count = len(topic.queues)
             raise Refused(
-                Reason.BAD_ARGUMENT, f"topic {topic.name!r} has {count} queues, no queue {queue_id}"
+                Reason.BAD_ARGUMENT,
+                f"topic {topic.name!r} has {count} queues, and no queue {queue_id}",
             )
         flag, system_flag, reconsume = header_of(properties)
         if retain:

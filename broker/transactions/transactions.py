@@ -125,8 +125,8 @@ class Transactions:
         if messages > 1 and targets > most:
             raise Refused(
                 Reason.LIMIT,
-                f"the {messages} messages of the transaction go to {targets} places in queues, and "
-                f"the limit is {most}: commit more often",
+                f"the {messages} messages of the transaction need {targets} entries in queues, "
+                f"and the limit is {most}: commit more often",
             )
 
     def _records(

@@ -103,20 +103,20 @@ def _check_uri_reference(name: str, value: str) -> None:
     _check_not_empty(name, value)
     if _URI.fullmatch(value) is None or value.count("#") > 1:
         raise BadEvent(
-            name, f"{printable(value)!r} is no URI-reference (RFC 3986); percent-encode it"
+            name, f"{printable(value)!r} is not a URI-reference (RFC 3986); percent-encode it"
         )
     if _FIRST_COLON.match(value) and not _SCHEME.match(value):
         raise BadEvent(
             name,
-            f"{printable(value)!r} is no URI-reference: before the first colon stands no scheme; "
-            "begin a relative reference with './' or '/'",
+            f"{printable(value)!r} is not a URI-reference: there is no scheme before the first "
+            "colon; begin a relative reference with './' or '/'",
         )
 
 
 def _check_uri(name: str, value: str) -> None:
     _check_uri_reference(name, value)
     if not _SCHEME.match(value):
-        raise BadEvent(name, f"{printable(value)!r} is no absolute URI; begin it with a scheme")
+        raise BadEvent(name, f"{printable(value)!r} is not an absolute URI; begin it with a scheme")
 
 
 def _check_time(name: str, value: str) -> None:
@@ -128,14 +128,15 @@ def _check_time(name: str, value: str) -> None:
         if found.group(1) != _NO_YEAR and day <= day_max:
             return
     raise BadEvent(
-        name, f"{printable(value)!r} is no RFC 3339 timestamp; send e.g. 2026-05-03T09:30:00.25Z"
+        name,
+        f"{printable(value)!r} is not an RFC 3339 timestamp; send e.g. 2026-05-03T09:30:00.25Z",
     )
 
 
 def _check_media_type(name: str, value: str) -> None:
     if _MEDIA_TYPE.fullmatch(value) is None:
         raise BadEvent(
-            name, f"{printable(value)!r} is no media type (RFC 2046); send e.g. application/json"
+            name, f"{printable(value)!r} is not a media type (RFC 2046); send e.g. application/json"
         )
 
 
@@ -239,7 +240,7 @@ def decode_header_value(name: str, raw: bytes) -> str:
     try:
         return unquote_to_bytes(raw).decode("utf-8")
     except UnicodeDecodeError:
-        raise BadEvent(name, "is no UTF-8 after percent-decoding") from None
+        raise BadEvent(name, "is not UTF-8 after percent-decoding") from None
 
 
 def printable(text: str) -> str:

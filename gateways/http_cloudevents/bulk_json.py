@@ -259,9 +259,9 @@ def _taken_apart(body: bytes, start: int, end: int, spans: array[int]) -> LargeE
 
 def _fault(what: str, code: int, at: int, wanted: str) -> BadEvent:
     if code == NOT_UTF8:
-        return BadEvent("event", f"is no UTF-8 at byte {at}; JSON is UTF-8")
+        return BadEvent("event", f"is not UTF-8 at byte {at}; JSON is UTF-8")
     if code == TOO_DEEP:
         return BadEvent(what, "is nested too deeply")
     if code == WRONG_KIND:
-        return BadEvent(what, f"is no JSON {wanted}")
-    return BadEvent(what, f"is no JSON: malformed at byte {at}")
+        return BadEvent(what, f"is not a JSON {wanted}")
+    return BadEvent(what, f"is not JSON: malformed at byte {at}")

@@ -119,10 +119,10 @@ def content_mode(content_type: str | None) -> Mode:
         raise Problem(
             415,
             "Event format not understood",
-            f"{printable(kind)} is not known here; send {STRUCTURED}, {BATCHED} or binary mode",
+            f"{printable(kind)} is not supported; send {STRUCTURED}, {BATCHED} or binary mode",
         )
     if charset_codec(content_type or "") not in ("utf-8", "ascii"):
-        raise Problem(415, "Event format not understood", "JSON events are UTF-8; send them so")
+        raise Problem(415, "Event format not understood", "JSON events have to be sent as UTF-8")
     return Mode.BATCH if kind == BATCHED else Mode.STRUCTURED
 
 
@@ -153,7 +153,7 @@ def decode_binary(
         if name == "datacontenttype":
             raise BadEvent(name, "travels as Content-Type in binary mode; remove the ce- header")
         if name in attributes:
-            raise BadEvent(name, f"came twice; send the header ce-{name} once")
+            raise BadEvent(name, f"was sent twice; send the header ce-{name} once")
         value = decode_header_value(name, raw_value.strip(b" \t"))
         check_value(name, value)
         attributes[name] = value
@@ -302,7 +302,7 @@ def _take_others(attributes: dict[str, str], others: dict[str, bytes]) -> dict[s
 
 
 def _duplicate(name: str) -> BadEvent:
-    return BadEvent(printable(name), "stands twice in the event; send each member once")
+    return BadEvent(printable(name), "occurs twice in the event; send each member once")
 
 
 _CORE: Final = frozenset(REQUIRED + OPTIONAL)
@@ -325,7 +325,7 @@ def _attribute(name: str, raw: bytes) -> tuple[str, str | None]:
     except msgspec.DecodeError:
         number = _INTEGER_MAX + 1
     if not -_INTEGER_MAX - 1 <= number <= _INTEGER_MAX:
-        raise BadEvent(name, "is no integer of 32 bits; send the number as a string")
+        raise BadEvent(name, "is not a 32-bit integer; send the number as a string")
     return str(number), "integer"
 
 
@@ -343,7 +343,7 @@ def decode_base64(text: str) -> bytes:
 
 def bad_base64() -> BadEvent:
     """The data is no base64."""
-    return BadEvent("data_base64", "is no base64 (RFC 4648, with padding)")
+    return BadEvent("data_base64", "is not base64 (RFC 4648, with padding)")
 
 
 def check_data(members: Members) -> tuple[Form, str]:
@@ -352,7 +352,7 @@ def check_data(members: Members) -> tuple[Form, str]:
     if data_base64 == b"null":
         data_base64 = None
     if data is not None and data_base64 is not None:
-        raise BadEvent("data_base64", "stands beside data; send one of the two")
+        raise BadEvent("data_base64", "is sent together with data; send one of the two")
     if data_base64 is not None:
         if data_base64[:1] != b'"':
             raise BadEvent("data_base64", "is not a JSON string")
@@ -372,7 +372,7 @@ def check_data(members: Members) -> tuple[Form, str]:
         )
     codec = charset_codec(content_type)
     if codec is None:
-        raise BadEvent("data", "has a charset that is not known here; send data_base64")
+        raise BadEvent("data", "has a charset that is not supported; send data_base64")
     return Form.TEXT, codec
 
 
@@ -381,22 +381,22 @@ def decode_string(name: str, raw: bytes) -> str:
     try:
         return _DECODE_TEXT(raw)
     except msgspec.DecodeError:
-        raise BadEvent(name, "is no valid JSON string") from None
+        raise BadEvent(name, "is not a valid JSON string") from None
 
 
 def _utf8(body: bytes) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadEvent("event", f"is no UTF-8 at byte {error.start}; JSON is UTF-8") from None
+        raise BadEvent("event", f"is not UTF-8 at byte {error.start}; JSON is UTF-8") from None
 
 
 def _json_fault(error: Exception, wanted: str) -> str:
     if isinstance(error, RecursionError):
         return "is nested too deeply"
     if isinstance(error, msgspec.ValidationError):
-        return f"is no JSON {wanted}"
-    return f"is no JSON: {error}"
+        return f"is not a JSON {wanted}"
+    return f"is not JSON: {error}"
 
 
 def id_of(element: bytes) -> str | None:

@@ -163,7 +163,7 @@ class Connection(RequestHandler):
                 f"the request has more than {limits.headers_count_max} headers; send the event in "
                 "structured mode, where attributes travel in the body"
             )
-        return 400, f"this is no HTTP request: {printable(message)}"
+        return 400, f"this is not an HTTP request: {printable(message)}"
 
     def handle_error(
         self,
@@ -182,7 +182,7 @@ class Connection(RequestHandler):
             forget_frames(exc)
         else:
             self.logger.error("error while handling a request", exc_info=exc)
-            detail = "the broker made a mistake; its log says more"
+            detail = "an internal error occurred; see the log of the broker"
         self._census.answered(status)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer had begun; the connection is closed")

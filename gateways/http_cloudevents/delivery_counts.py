@@ -54,7 +54,9 @@ class DeliveryCounts:
         try:
             self._port.documents.put(DOCUMENT_KIND, name, document)
         except BrokerError as error:
-            logger.warning("subscription %s: its delivery counts are not kept: %s", name, error)
+            logger.warning(
+                "subscription %s: its delivery counts could not be stored: %s", name, error
+            )
 
 
 def _runs(counts: Mapping[int, int]) -> list[list[int]]:

@@ -65,14 +65,14 @@ class _Compiler:
             return _all(predicates) if dialect == "all" else _any(predicates)
         if dialect == "not":
             return _not(self.compile_list([value], where, depth + 1)[0])
-        raise _bad(where, f"is no dialect that is known here; use {', '.join(DIALECTS)}")
+        raise _bad(where, f"is not a known dialect; use {', '.join(DIALECTS)}")
 
     def _comparisons(self, value: object, where: str) -> dict[str, str]:
         if not isinstance(value, dict) or not value:
             raise _bad(where, 'is an object of attributes and strings: {"type": "order.created"}')
         for name, wanted in value.items():
             if NAME.fullmatch(name) is None:
-                raise _bad(f"{where}.{name}", "is no attribute name")
+                raise _bad(f"{where}.{name}", "is not an attribute name")
             if not isinstance(wanted, str) or not wanted:
                 raise _bad(f"{where}.{name}", "is compared with a string that is not empty")
         return value

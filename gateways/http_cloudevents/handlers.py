@@ -470,7 +470,7 @@ def _topic(request: web.Request) -> str:
 def _one_content_type(request: web.Request) -> str | None:
     values = request.headers.getall("Content-Type", [])
     if len(values) > 1:
-        raise Problem(400, "Bad header", "Content-Type came twice; send it once")
+        raise Problem(400, "Bad header", "Content-Type was sent twice; send it once")
     if not values:
         return None
     check_value("datacontenttype", values[0])
@@ -483,7 +483,7 @@ def _delay_ms(request: web.Request) -> int:
         raise Problem(
             400,
             "Bad delay",
-            f"the header {DELAY_HEADER} is a whole number of milliseconds",
+            f"the header {DELAY_HEADER} must be a whole number of milliseconds",
         )
     return int(text)
 
@@ -491,7 +491,7 @@ def _delay_ms(request: web.Request) -> int:
 def _tag(request: web.Request) -> str | None:
     values = [value for name, value in request.raw_headers if name.lower() == b"polymq-tag"]
     if len(values) > 1:
-        raise Problem(400, "Bad header", f"{TAG_HEADER} came twice; send it once")
+        raise Problem(400, "Bad header", f"{TAG_HEADER} was sent twice; send it once")
     if not values:
         return None
     tag = decode_header_value(TAG_HEADER, values[0])
@@ -504,5 +504,7 @@ def _number(request: web.Request, name: str, least: float, most: float, *, defau
     if text is None:
         return min(default, most)
     if not (text.isascii() and text.isdigit() and least <= int(text[:12]) <= most):
-        raise Problem(400, "Bad parameter", f"{name} is a whole number from {least} to {most:g}")
+        raise Problem(
+            400, "Bad parameter", f"{name} must be a whole number from {least} to {most:g}"
+        )
     return float(text)

@@ -52,7 +52,7 @@ class Outcome:
     failed: list[dict[str, Any]] = field(default_factory=list)
 
 
-_LOST = "the lock has ended or was never given; receive the event again"
+_LOST = "the lock has expired or never existed; receive the event again"
 
 
 class PullSubscription:
@@ -133,7 +133,8 @@ class PullSubscription:
             raise Problem(
                 429,
                 "Too many locked events",
-                f"{len(self._locks)} events are received and not settled; acknowledge them first",
+                f"{len(self._locks)} events were received and are not settled; acknowledge them "
+                "first",
             )
         if self._closed:
             return []

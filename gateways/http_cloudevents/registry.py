@@ -100,7 +100,9 @@ class Registry:
                 else:
                     logger.error("subscription %s is not served: %s", name, refused)
         if resting_count:
-            logger.info("%d subscriptions rest: %s", resting_count, self._why_resting)
+            logger.info(
+                "%d subscriptions are not served for now: %s", resting_count, self._why_resting
+            )
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -146,8 +148,8 @@ class Registry:
             raise Problem(
                 409,
                 "The subscription is a webhook",
-                f"subscription {name!r} is delivered to its sink; make one without a sink to "
-                "receive from it",
+                f"subscription {name!r} is delivered to its sink; create a subscription without a "
+                "sink to receive from it",
             )
         part = self._parts.get(name)
         if not isinstance(part, PullSubscription):
@@ -251,8 +253,8 @@ class Registry:
             raise Problem(
                 409,
                 "Subscription exists with other events",
-                f"the topic and the type filters of {wanted.name!r} cannot change, its queue holds "
-                "what they selected; delete it first, or make another",
+                f"the topic and the type filters of {wanted.name!r} cannot change, because its "
+                "queue contains what they selected; delete it first, or create another",
             )
 
     def _start_part(self, subscription: Subscription) -> None:

@@ -60,4 +60,4 @@ class RetryStates:
         try:
             self._port.documents.put(DOCUMENT_KIND, name, None if state is None else asdict(state))
         except Refused as refused:
-            logger.warning("webhook %s: its retries are not kept: %s", name, refused)
+            logger.warning("webhook %s: its retries could not be stored: %s", name, refused)

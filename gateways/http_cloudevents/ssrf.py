@@ -104,12 +104,12 @@ class AddressPolicy:
     def check_url(self, url: str) -> None:
         """Raise ValueError, in words for the user, unless the URL may be a sink."""
         if not url.isascii() or any(char <= " " or char == "\x7f" or char == "\\" for char in url):
-            raise ValueError("the sink is no ASCII URL; percent-encode it, use punycode")
+            raise ValueError("the sink is not an ASCII URL; use percent-encoding and punycode")
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise ValueError(f"the sink is no URL: {error}") from None
+            raise ValueError(f"the sink is not a URL: {error}") from None
         if parts.scheme != "https" and not (parts.scheme == "http" and self._allow_http):
             allowed = "https or http" if self._allow_http else "https"
             raise ValueError(f"the sink's scheme is {parts.scheme or 'missing'!r}; use {allowed}")
@@ -182,7 +182,7 @@ def _parse(text: str) -> Address:
     try:
         return ipaddress.ip_address(text.partition("%")[0])  # without an IPv6 zone
     except ValueError:
-        raise AddressRefused(f"{text!r} is no address") from None
+        raise AddressRefused(f"{text!r} is not an address") from None
 
 
 def embedded_addresses(address: Address) -> Iterator[ipaddress.IPv4Address]:
@@ -226,4 +226,4 @@ def literal_address(host: str) -> Address | None:
     try:
         return ipaddress.IPv4Address(socket.inet_aton(host.rstrip(".")))
     except OSError:
-        raise ValueError(f"the sink's host {host!r} is a number but no address") from None
+        raise ValueError(f"the sink's host {host!r} is a number but not an address") from None

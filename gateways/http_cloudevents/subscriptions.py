@@ -172,7 +172,7 @@ def _each_once(members: list[tuple[str, object]]) -> None:
     names = set()
     for name, _ in members:
         if name in names:
-            raise Problem(400, "Bad subscription", f"the member {name!r} is there twice")
+            raise Problem(400, "Bad subscription", f"the member {name!r} occurs twice")
         names.add(name)
 
 
@@ -204,11 +204,12 @@ def parse(body: bytes, *, name: str | None, limits: Limits) -> Subscription:
         raise Problem(
             400,
             "Bad subscription",
-            "id is 1 to 64 letters, digits, '.', '_' and '-', and begins with a letter or digit",
+            "id must be 1 to 64 letters, digits, '.', '_' and '-', and begin with a letter or "
+            "digit",
         )
     if wanted.config.max_batch > limits.webhook_batch_max:
         raise Problem(
-            400, "Bad subscription", f"config.maxBatch is at most {limits.webhook_batch_max}"
+            400, "Bad subscription", f"config.maxBatch must be at most {limits.webhook_batch_max}"
         )
     if wanted.sink is not None:
         _check_sink(wanted.sink)

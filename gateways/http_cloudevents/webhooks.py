@@ -138,14 +138,14 @@ class Webhook:
             self._task.cancel()
             self._retired(
                 self.subscription,
-                "its owner may not read what it collects any more: store it again in the name of "
-                "somebody who may",
+                "its owner may no longer read what it collects: store it again as a user with "
+                "this permission",
             )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             logger.error(
-                "webhook %s: delivery ended by a mistake of the broker",
+                "webhook %s: delivery ended by an internal error",
                 self.subscription.name,
                 exc_info=task.exception(),
             )

@@ -181,7 +181,11 @@ class Connection(SocketConnection):
         if not self._flow.is_reading:
             return  # it is not the client that is slow
         self._counters.uploads_too_slow += 1
-        log.warning("closing %s (%s): others wait for a slow packet", self.peer, self._client_id)
+        log.warning(
+            "closing %s (%s): its packet is slow, and others wait for the memory",
+            self.peer,
+            self._client_id,
+        )
         self._finish(will=True)
 
     def _look_at_part(self, size: int) -> None:
@@ -225,7 +229,9 @@ class Connection(SocketConnection):
         self._early = early
         if not early or shared.early_bytes <= limits.early_bytes_max:
             return at
-        log.warning("closing %s (%s): too much before its login", self.peer, self._client_id)
+        log.warning(
+            "closing %s (%s): it sent too much before its login", self.peer, self._client_id
+        )
         self._finish(will=False)
         return end
 
@@ -252,7 +258,7 @@ class Connection(SocketConnection):
             self._refuse(ConnectCode.SERVER_UNAVAILABLE, "the password was not checked in time")
             return None
         if self._core.state is State.WAIT_CONNECT:
-            log.info("closing %s: no CONNECT came in time", self.peer)
+            log.info("closing %s: no CONNECT arrived in time", self.peer)
             self._finish(will=False)
             return None
         if not self._flow.is_reading:  # what the client says waits in the kernel's buffers

@@ -291,7 +291,7 @@ def _decode_connect(content: _Content) -> Connect:
     if level != _LEVELS[name]:
         raise RemoteProtocolError(
             "MQTT-3.1.2-2",
-            f"protocol level {level} of {name.decode()} is not spoken here",
+            f"protocol level {level} of {name.decode()} is not supported",
             answer=encode_connack(ConnectCode.UNACCEPTABLE_LEVEL),
         )
     flags = content.byte()

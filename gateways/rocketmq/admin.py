@@ -64,7 +64,9 @@ def create_topic(client: Connection, request: Request) -> Answer | None:
     if info is not None:
         if len(info.max_offsets) == count:
             return mapping.success()
-        raise BadFields(f"the topic has {len(info.max_offsets)} queues, and keeps them")
+        raise BadFields(
+            f"the topic has {len(info.max_offsets)} queues, and their number cannot change"
+        )
     position = client.port.topics.create(name, count)
     client.answer_when(position, client.port.state_durability, request, mapping.success())
     return None

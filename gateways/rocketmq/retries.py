@@ -40,7 +40,7 @@ def send_back(client: Connection, request: Request) -> Answer | None:
     def found(_topic: str, raw: bytes) -> None:
         if not raw:
             answer = mapping.failed(
-                ResponseCode.SYSTEM_ERROR, f"no message stands at offset {fields.offset}"
+                ResponseCode.SYSTEM_ERROR, f"there is no message at offset {fields.offset}"
             )
             client.answer_later(request, answer)
             return

@@ -174,7 +174,7 @@ def test_messages_times_queues_of_a_batch_have_a_limit(tmp_path: Path) -> None:
         with pytest.raises(Refused) as raised:
             broker.port.transactions.commit(publishes, [(hold, 0, 1)])
         assert raised.value.reason is Reason.LIMIT
-        assert "4 messages of the transaction go to 16 places in queues" in str(raised.value)
+        assert "4 messages of the transaction need 16 entries in queues" in str(raised.value)
     assert broker.store.log.appended == before
     broker.step(1)
     assert hold.group.cursor.outstanding_count == 1

@@ -539,7 +539,7 @@ def test_an_unreadable_place_is_an_error_of_that_record_only() -> None:
     entries = bench.own.read_hot(0, 3)
     assert entries is not None
     files.fail("pread", errno.EIO)
-    with pytest.raises(CorruptRecord, match="it can not be read: Input/output error"):
+    with pytest.raises(CorruptRecord, match="it cannot be read: Input/output error"):
         bench.store.log.read_cold(entries, 20)
     assert len(decode_all(bench.store.log.read_cold(entries, 20))) == 3
     bench.publish(numbered(3, 1))

@@ -120,7 +120,7 @@ def test_what_stands_behind_a_damaged_record_is_lost_up_to_the_next_segment(numb
         offset: body for offset, body in enumerate(numbered(0, COUNT)) if offset not in lost
     }
     (text,) = bench.store.recovery.mended
-    assert f"{len(lost)} of its messages stand behind a damaged record" in text
+    assert f"{len(lost)} of its messages are behind a damaged record" in text
     index = bench.store.index(number, 20 if number == 1 else 32)
     assert (index.first_offset, index.end_offset) == (0, COUNT)
     bench.store.close()

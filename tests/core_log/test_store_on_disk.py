@@ -99,7 +99,7 @@ def test_a_path_that_can_not_be_a_directory_is_refused_by_name(tmp_path: Path) -
     (tmp_path / "file").write_text("not a directory")
     for name in ("file", "file/store"):
         path = f"{tmp_path}/{name}"
-        with pytest.raises(StoreRefused, match=rf"^{path} can not be written: "):
+        with pytest.raises(StoreRefused, match=rf"^{path} cannot be written: "):
             Bench(RealFiles(), directory=path)
 
 

@@ -96,7 +96,7 @@ def test_a_silent_broker_is_taken_out_and_loses_its_connection() -> None:
             while server.connection_count > 1:
                 await route_code(client, address)
             assert (await broker.run(register(address))).code == 0
-        assert "broker is silent and was taken out" in words.events()
+        assert "broker is silent and was removed" in words.events()
 
     trio.run(scenario)
 
@@ -352,7 +352,7 @@ def test_the_file_is_replaced_in_one_step_and_belongs_to_one_name_server(tmp_pat
     DirectoryKeeper(directory).close()
     (directory / FILE_NAME).chmod(0o600)
     (tmp_path / "file").touch()
-    with pytest.raises(CannotKeep, match="can not be read or written"):
+    with pytest.raises(CannotKeep, match="cannot be read or written"):
         DirectoryKeeper(tmp_path / "file" / "x")
 
 

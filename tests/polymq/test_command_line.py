@@ -179,7 +179,7 @@ def test_the_help_names_all_settings_of_a_topic(capsys: pytest.CaptureFixture[st
         (["permission", "check", "ann", "read", "x"], "is not one of"),
         (["topic", "list", "--as", "ann", "--as-password-file", "none"], "cannot read"),
         (["sink", *SOMEWHERE, "--topic", "a", "--topic-pattern", "a"], "use one of the two"),
-        (["sink", *SOMEWHERE, "--topic-pattern", "("], "is no regular expression"),
+        (["sink", *SOMEWHERE, "--topic-pattern", "("], "is not a regular expression"),
         (
             ["sink", *SOMEWHERE, "--topic", "a", "--exclude-topic", "a"],
             "topic 'a' is named as one to read",

@@ -248,7 +248,7 @@ def test_the_broker_of_a_new_topic_learns_of_the_producer() -> None:
 def test_a_topic_without_the_write_permission_takes_nothing() -> None:
     world = two_brokers()
     world.perm = 4
-    with pytest.raises(RequestFailed, match="takes no messages"):
+    with pytest.raises(RequestFailed, match="accepts no messages"):
         world.run(producer(world).send(Message(topic="t", body=b"x")))
 
 

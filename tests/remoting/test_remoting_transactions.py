@@ -117,7 +117,7 @@ def test_work_that_raises_or_says_nothing_has_not_decided(decision: object) -> N
     assert bank.ends()[0].commit_or_rollback == 0
     (told,) = bank.told
     assert "is not decided" in told
-    assert "the database is away" in told or "is no Decision" in told
+    assert "the database is away" in told or "is not a Decision" in told
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])

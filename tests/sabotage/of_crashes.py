@@ -166,7 +166,7 @@ OF_CRASHES = (
         why="a start with one read error cuts everything behind it",
         path="core_log/reader.py",
         old="            raise CorruptRecord(position, f"
-        '"it can not be read: {describe(error)}") from error\n',
+        '"it cannot be read: {describe(error)}") from error\n',
         new='            return b""\n',
         crash=_ERRORS,
     ),

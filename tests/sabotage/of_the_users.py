@@ -344,7 +344,7 @@ OF_THE_USERS = (
         name="session-outlives-its-right",
         why="a connected subscriber goes on reading what was denied to it",
         path="broker/admission/admission.py",
-        old='        session.link.expelled("it may no longer have what it subscribed to")\n',
+        old='        session.link.expelled("it may no longer read what it subscribed to")\n',
         new="        pass\n",
         tests=_PERMITTED,
     ),

@@ -319,7 +319,7 @@ class _Run:
             self.report.registered_count += event == "broker joined"
             self.report.evicted_count += event in (
                 "broker left",
-                "broker is silent and was taken out",
+                "broker is silent and was removed",
             )
             if event == "bug":
                 self._violated("no bugs", server.name)

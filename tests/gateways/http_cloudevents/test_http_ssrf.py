@@ -158,7 +158,7 @@ def test_url_with_a_literal_address(host: str) -> None:
         ("https://127。0。0。1/", "no ASCII URL"),
         ("https://example.com/\n", "no ASCII URL"),
         ("https://[::1/", "no URL"),
-        ("https://999.1.1.1/", "a number but no address"),
+        ("https://999.1.1.1/", "a number but not an address"),
         ("https://0x/", "no"),
         ("https://1.2.3.4.5/", None),
     ],

@@ -157,7 +157,7 @@ def test_nothing_is_answered_before_the_commit() -> None:
         ({"topic": "t", "sinc": "https://x"}, "unknown field `sinc`"),
         ({"topic": "t", "config": {"maxbatch": 5}}, "unknown field `maxbatch`"),
         ({"topic": "t", "config": {"maxBatch": 0}}, "$.config.maxBatch"),
-        ({"topic": "t", "config": {"maxBatch": 1_000_000}}, "config.maxBatch is at most"),
+        ({"topic": "t", "config": {"maxBatch": 1_000_000}}, "config.maxBatch must be at most"),
         ({"topic": "t", "config": {"mode": "xml"}}, "$.config.mode"),
         ({"topic": "t", "config": {"retry": {"attemptsMax": 0}}}, "$.config.retry.attemptsMax"),
         ({"topic": "t", "config": {"timeoutSeconds": 1e9}}, "$.config.timeoutSeconds"),
@@ -193,7 +193,7 @@ def test_a_member_that_is_there_twice_is_refused(body: bytes, member: str) -> No
         async with http() as door:
             status, problem, _ = await door.call("PUT", "/subscriptions/s", body)
             assert status == 400
-            assert f"the member '{member}' is there twice" in problem["detail"]
+            assert f"the member '{member}' occurs twice" in problem["detail"]
 
     run(scenario())
 
