@@ -160,7 +160,7 @@ def _level(part: str, one: str, *, last: bool, text: str) -> str:
     if part == "#":
         if not last:
             raise BadPattern(
-                f"# stands for the rest, so it must be the last word, unlike in {text!r}"
+                f"# stands for the rest, so it must be the last level, unlike in {text!r}"
             )
         return REST
     if part in _NAMES:

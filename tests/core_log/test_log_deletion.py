@@ -232,7 +232,7 @@ def test_a_segment_that_is_read_is_closed_by_its_last_reader(tmp_path: Path) -> 
     segment.leave()
     with pytest.raises(OSError, match="Bad file descriptor"):
         files.size(handle)
-    with pytest.raises(CorruptRecord, match="any more"):
+    with pytest.raises(CorruptRecord, match="no longer"):
         store._reader.pread(segment, 0, 1)
     store.flusher.stop()
     assert threading.active_count() >= 1

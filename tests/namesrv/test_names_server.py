@@ -358,7 +358,7 @@ def test_the_file_is_replaced_in_one_step_and_belongs_to_one_name_server(tmp_pat
 
 @pytest.mark.parametrize("kept", [b"", b"[]", b"{}", b'{"configTable": {"n": 1}}', b"\xff"])
 def test_a_file_that_is_no_configuration_is_not_overwritten(kept: bytes) -> None:
-    with pytest.raises(CannotKeep, match="no configuration"):
+    with pytest.raises(CannotKeep, match="not the configuration"):
         KeyValues(NameServerLimits(), kept)
 
 

@@ -239,7 +239,7 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for subject, topic, why in (
             ("nobody", "x", "there is no user 'nobody'"),
             ("dev", "a#", "is not a level"),
-            ("dev", "a.#.b", "is the last word"),
+            ("dev", "a.#.b", "must be the last level"),
             ("role:admin", "x", "may do everything"),
         ):
             code, said = run("permission", "allow", subject, "publish", topic)

@@ -166,7 +166,7 @@ def _give_up(broker: Broker) -> Steps[None]:
 
     yield Start(give())
     for _ in range(2):
-        with pytest.raises(CallFailed, match="nobody waits"):
+        with pytest.raises(CallFailed, match="no longer awaited"):
             yield from ask(broker, HELD, until=lost)
     yield from ask(broker, QUICK)
 

@@ -132,7 +132,7 @@ def test_a_client_with_credentials_signs_what_it_asks() -> None:
 
 @pytest.mark.parametrize(("key", "secret"), [("k", None), (None, "s"), ("k", ""), ("", "s")])
 def test_a_key_without_a_secret_is_a_mistake(key: str | None, secret: str | None) -> None:
-    with pytest.raises(LocalProtocolError, match="belong together"):
+    with pytest.raises(LocalProtocolError, match="used together"):
         credentials_from(key, secret)
 
 

@@ -213,7 +213,7 @@ def test_a_decision_that_does_not_leave_is_told() -> None:
 def test_a_name_that_is_no_place_is_refused() -> None:
     bank = Bank()
     bank.world.answers["a", SEND] = lambda _: good(msgId="nonsense", queueId="0", queueOffset="1")
-    with pytest.raises(BadFields, match="no offset message id"):
+    with pytest.raises(BadFields, match="not an offset message id"):
         bank.send()
     bank.world.answers["a", SEND] = lambda _: bad(1)
     with pytest.raises(RequestFailed):

@@ -55,9 +55,9 @@ def test_subscriptions_rest_at_a_slave(caplog: pytest.LogCaptureFixture) -> None
             slave = Following()
             slave._documents = door.port._documents
         async with http(slave) as door:
-            said = [r for r in caplog.records if "rest" in r.getMessage()]
+            said = [r for r in caplog.records if "not served" in r.getMessage()]
             assert [(r.levelname, r.getMessage().partition(":")[0]) for r in said] == [
-                ("INFO", "2 subscriptions rest")
+                ("INFO", "2 subscriptions are not served for now")
             ]
             assert [r for r in caplog.records if r.levelno > logging.INFO] == []
             assert (await door.call("GET", "/subscriptions"))[0] == 200
