@@ -202,6 +202,7 @@ def test_topics_and_fanout(server: Server) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_robust_connection_comes_back_after_a_restart(start_server: StartServer) -> None:
     """Its consumer too: the message that was not acknowledged comes again, flagged."""
 

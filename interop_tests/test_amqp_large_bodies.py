@@ -73,6 +73,7 @@ def test_16_mib_are_the_default(server: Server) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.slow
 def test_128_mib_if_asked_for(start_server: StartServer, restart: bool) -> None:
     """From memory, and from the disk."""
     options = {"storage.message_bytes_max": 128 * MIB, "storage.segment_bytes": 512 * MIB}

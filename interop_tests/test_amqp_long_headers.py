@@ -83,7 +83,9 @@ def check(properties: pika.BasicProperties, body: bytes, expected: bytes = BODY)
     assert body == expected
 
 
-@pytest.mark.parametrize("body", [BODY, b"x" * 200_000, b"y" * 5 * MIB])
+@pytest.mark.parametrize(
+    "body", [BODY, b"x" * 200_000, pytest.param(b"y" * 5 * MIB, marks=pytest.mark.slow)]
+)
 def test_in_and_out(server: Server, connection: pika.BlockingConnection, body: bytes) -> None:
     """By consume and by get, from memory and after a kill; among others that are short."""
     channel = confirming(connection)

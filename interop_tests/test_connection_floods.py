@@ -198,6 +198,7 @@ def metric(server: Server, name: str, listener: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_a_flood_of_silent_connections_keeps_nobody_out(start_server: StartServer) -> None:
     """Who has come in before stays."""
     server = start_server(**OPTIONS)

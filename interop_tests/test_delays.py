@@ -107,6 +107,7 @@ def test_delays_survive_a_kill(server: Server) -> None:
         sender.queue_declare("due", passive=True)
 
 
+@pytest.mark.slow
 def test_a_message_that_does_not_fit_any_more_stops_no_other(server: Server) -> None:
     """A property leaves no room for 255 queues, which are bound after the answer: the message is
     set aside and counted, also after a restart, and what is due behind it comes."""

@@ -288,6 +288,7 @@ def test_acknowledged_events_stay_away_after_a_stop(start_server: StartServer) -
     assert got[0]["brokerProperties"]["deliveryCount"] == 2
 
 
+@pytest.mark.slow
 def test_delivery_counts_go_on_after_a_stop(start_server: StartServer) -> None:
     """Whether an event was locked or back in its place when SIGTERM came."""
     server = start_server()

@@ -75,6 +75,7 @@ def send_until_it_comes(
 
 
 @pytest.mark.parametrize("direction", ["to us", "to mosquitto"])
+@pytest.mark.slow
 def test_a_bridge_in_its_default_configuration(server: Server, bridge: int, direction: str) -> None:
     """Messages cross it both ways."""
     ports = [bridge, server.mqtt_port]

@@ -65,7 +65,7 @@ def counted(server: Server, name: str) -> float:
     return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("qos", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("overflow", "kept"), [("drop_oldest", range(35, 40)), ("drop_newest", range(5))]
 )

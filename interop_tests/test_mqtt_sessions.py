@@ -234,7 +234,11 @@ def come_back(server: Server, client: RawClient, way: str) -> RawClient:
     return RawClient.connected(server.mqtt_port, "c", clean=False, present=True)
 
 
-@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
+WAYS = ["reconnect", "kill", pytest.param("SIGTERM", marks=pytest.mark.slow)]
+"""How a connection ends."""
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_retained_message_in_flight_comes_again(server: Server, way: str, qos: int) -> None:
     """With its packet id and its QoS, which no new message gets meanwhile."""
@@ -284,7 +288,7 @@ def test_a_retained_message_beside_a_subscribe_comes_once(server: Server, clean:
         client.disconnect()
 
 
-@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("qos", [1, 2])
 def test_unsubscribing_does_not_end_a_delivery(server: Server, way: str, qos: int) -> None:
     """[MQTT-3.10.4-3]: what has begun is done to its end; nothing new begins."""
@@ -317,7 +321,7 @@ def test_unsubscribing_does_not_end_a_delivery(server: Server, way: str, qos: in
     client.disconnect()
 
 
-@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("granted", [0, 1])
 def test_subscribing_again_changes_nothing_that_was_sent(
     server: Server, way: str, granted: int
@@ -339,8 +343,8 @@ def test_subscribing_again_changes_nothing_that_was_sent(
     client.disconnect()
 
 
-@pytest.mark.parametrize("way", ["reconnect", "kill", "SIGTERM"])
-@pytest.mark.parametrize("interruptions", [1, 4])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("interruptions", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_retained_messages_that_a_connection_did_not_get_come_to_the_next(
     server: Server, way: str, interruptions: int
 ) -> None:
@@ -425,6 +429,7 @@ def test_sigterm_lets_acks_leave_and_publishes_no_will(server: Server) -> None:
     client.disconnect()
 
 
+@pytest.mark.slow
 def test_sigterm_closes_every_kind_of_connection(server: Server) -> None:
     """Idle, unconnected, in the middle of a packet, not reading: the server ends in time."""
     idle = RawClient.connected(server.mqtt_port, "idle")

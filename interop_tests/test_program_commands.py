@@ -79,6 +79,7 @@ def test_delete_asks_and_no_means_no(server: Server) -> None:
     polymq(server, "topic", "show", "kept")
 
 
+@pytest.mark.slow
 def test_names_with_awkward_characters(server: Server) -> None:
     """Slash, space, percent, umlaut: the name comes back as it was given."""
     name = "a/b c%41 ü"
@@ -144,6 +145,7 @@ def test_messages_come_back_byte_for_byte(server: Server) -> None:
     assert "\\u0000\\u0001" in text
 
 
+@pytest.mark.slow
 def test_messages_are_found_by_key_and_shown_by_position(server: Server) -> None:
     """A CloudEvent's id is its key. What is found says where it stands."""
     for number in range(3):
@@ -167,6 +169,7 @@ def test_messages_are_found_by_key_and_shown_by_position(server: Server) -> None
     assert "'noon' is not a time" in complaint(server, *find, "k", "--since", "noon", code=2)
 
 
+@pytest.mark.slow
 def test_reading_from_the_middle_and_only_a_few(server: Server) -> None:
     for number in range(5):
         polymq(server, "message", "publish", "t", "n", f"{number}\n")
@@ -177,6 +180,7 @@ def test_reading_from_the_middle_and_only_a_few(server: Server) -> None:
     assert "has no queue 7" in complaint(server, *read, "--queue", "7", code=1)
 
 
+@pytest.mark.slow
 def test_following_shows_what_comes_and_ends_by_ctrl_c(server: Server) -> None:
     polymq(server, "message", "publish", "t", "n", "before\n")
     arguments = ["message", "read", "t", "--from", "first", "--follow", "--format", "body"]

@@ -166,6 +166,7 @@ def test_each_protocol_takes_leave(server: Server) -> None:
     assert len(bodies) >= len(acked)
 
 
+@pytest.mark.slow
 def test_stops_do_not_count_as_deliveries(server: Server) -> None:
     """A consumer and a get hold messages of a queue with a delivery limit over three stops. Each of
     them comes again, flagged, and none becomes a dead letter."""

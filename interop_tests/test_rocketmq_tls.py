@@ -173,6 +173,7 @@ def test_the_parquet_sink_reads_over_tls(start_server: StartServer, tmp_path: Pa
     assert pq.ParquetFile(file).read().column("body").to_pylist() == [b"hidden"]
 
 
+@pytest.mark.slow
 def test_the_parquet_sink_does_not_read_where_the_certificate_is_strange(
     start_server: StartServer, tmp_path: Path
 ) -> None:

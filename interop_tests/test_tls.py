@@ -81,6 +81,7 @@ def http_publish(port: int, context: ssl.SSLContext, body: bytes) -> int:
         return int(answer.status)
 
 
+@pytest.mark.slow
 def test_all_three_protocols_beside_their_plain_ports(start_server: StartServer) -> None:
     """One queue gets what came over each; also a message of many TLS records; and the server stops
     in order with the clients still there."""

@@ -7,6 +7,7 @@ nobody may pass, there what everybody aims at.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,12 @@ def sources(*suffixes: str) -> Iterator[Path]:
                 yield path
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """A file as Python reads it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def lines_with(pattern: re.Pattern[str], paths: Iterator[Path]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
@@ -92,7 +99,7 @@ def test_functions_fit_a_screen() -> None:
     assert [
         f"{path.relative_to(ROOT)}:{line} {name}: {size} lines"
         for path in sources(".py")
-        for name, line, size in function_sizes(ast.parse(path.read_text(encoding="utf-8")))
+        for name, line, size in function_sizes(tree_of(path))
         if size > FUNCTION_LINES_MAX
     ] == []
 
@@ -110,7 +117,7 @@ def test_no_error_is_swallowed_whole() -> None:
     """`except Exception: pass` hides the bug that it was written for."""
     found = []
     for path in sources(".py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             broad = node.type is None or getattr(node.type, "id", "") in (
@@ -128,7 +135,7 @@ def test_every_module_says_what_it_is() -> None:
         str(path.relative_to(ROOT))
         for path in sources(".py")
         if (text := path.read_text(encoding="utf-8")).strip()
-        and ast.get_docstring(ast.parse(text)) is None
+        and ast.get_docstring(tree_of(path)) is None
     ] == []
 
 

@@ -79,7 +79,11 @@ def admin(server: Running, path: str) -> bytes:
         connection.close()
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+CALLS = [SYNC, pytest.param(WRITE, marks=pytest.mark.slow)]
+"""What fails. Each answer is the same for both, so a quick run asks for one."""
+
+
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     "question",
     [
@@ -102,7 +106,7 @@ def test_mqtt_gets_no_ack_ever(server: Running, call: str, question: bytes) -> N
         assert client.came_before_close() == []
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_mqtt_gets_no_connack_for_a_session_that_could_not_be_stored(
     server: Running, call: str
 ) -> None:
@@ -116,7 +120,7 @@ def test_mqtt_gets_no_connack_for_a_session_that_could_not_be_stored(
         assert first.came_before_close() == []
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     "ask",
     [
@@ -149,7 +153,7 @@ def test_amqp_gets_no_confirm_ever(
         assert close.reply_code == RESOURCE_ERROR
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     "ask",
     [
@@ -178,7 +182,7 @@ def fail_now(server: Running, call: str) -> None:
         assert victim.came_before_close() == []
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_publishers_are_refused_from_then_on(server: Running, call: str) -> None:
     """Even if the disk works again: after a failed sync nobody knows what is on it."""
     prepare(server)
@@ -213,7 +217,7 @@ def test_publishers_are_refused_from_then_on(server: Running, call: str) -> None
     assert server.appended() == before
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_readers_still_read_what_was_committed(server: Running, call: str) -> None:
     """And nothing that was not."""
     prepare(server)
@@ -239,7 +243,7 @@ def test_readers_still_read_what_was_committed(server: Running, call: str) -> No
         assert (status, received_bodies(answer)) == (200, [])
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_mqtt_sessions_stay_whole(server: Running, call: str) -> None:
     """A packet id is on the disk before its PUBLISH leaves, which is no longer possible: what the
     session has not been sent waits in it until the server has been started again. The connection
@@ -252,7 +256,7 @@ def test_mqtt_sessions_stay_whole(server: Running, call: str) -> None:
         assert client.came() == []
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_retained_messages_are_those_that_were_committed(server: Running, call: str) -> None:
     """A retained message of which nobody got an ack is not handed to a new subscriber."""
     assert server.ports.mqtt is not None
@@ -273,7 +277,7 @@ def test_retained_messages_are_those_that_were_committed(server: Running, call: 
         assert found + bodies_of(subscriber.came()) == [b"old"]
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_the_operator_is_told(server: Running, call: str) -> None:
     """Health and metrics of the admin door, and the health of the HTTP door."""
     assert json.loads(admin(server, "/health"))["status"] == "ok"
@@ -285,7 +289,7 @@ def test_the_operator_is_told(server: Running, call: str) -> None:
         assert web.ask("GET", "/healthz")[0] == 503
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_a_restart_has_everything_that_was_acked(tmp_path: Path, call: str) -> None:
     """On a disk that works again. What was acked by consumers while nothing could be stored comes
     once more, flagged or not: that is what at least once means."""
@@ -308,7 +312,7 @@ def test_a_restart_has_everything_that_was_acked(tmp_path: Path, call: str) -> N
         assert stored in ([b"old", b"newer"], [b"old", b"new", b"newer"])
 
 
-@pytest.mark.parametrize("call", [SYNC, WRITE])
+@pytest.mark.parametrize("call", CALLS)
 def test_a_server_that_cannot_write_does_not_start(tmp_path: Path, call: str) -> None:
     """The first thing that a start does is to sync what it keeps. One sentence says what failed."""
     settings = settings_for(tmp_path / "data")

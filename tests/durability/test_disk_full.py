@@ -258,11 +258,15 @@ def test_mqtt_subscribe_is_told_no(server: Running) -> None:
     "question",
     [
         pytest.param(spec.Queue.Declare(queue="new", durable=True), id="queue.declare"),
-        pytest.param(spec.Queue.Delete(queue="kept"), id="queue.delete"),
-        pytest.param(spec.Queue.Purge(queue="kept"), id="queue.purge"),
-        pytest.param(spec.Exchange.Delete(exchange="t"), id="exchange.delete"),
+        pytest.param(spec.Queue.Delete(queue="kept"), id="queue.delete", marks=pytest.mark.slow),
+        pytest.param(spec.Queue.Purge(queue="kept"), id="queue.purge", marks=pytest.mark.slow),
         pytest.param(
-            spec.Queue.Unbind(queue="kept", exchange="t", routing_key="#"), id="queue.unbind"
+            spec.Exchange.Delete(exchange="t"), id="exchange.delete", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            spec.Queue.Unbind(queue="kept", exchange="t", routing_key="#"),
+            id="queue.unbind",
+            marks=pytest.mark.slow,
         ),
     ],
 )

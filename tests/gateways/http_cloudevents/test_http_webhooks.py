@@ -548,6 +548,7 @@ def test_sinks_that_failed_share_a_quarter_of_all_requests() -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_sink_that_was_slow_is_doubtful() -> None:
     """It answers, but late: it shares with those that fail until it is quick again."""
     limits = HttpLimits(webhook_requests_max=2, webhook_slow_seconds=0.0)
