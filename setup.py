@@ -85,8 +85,8 @@ def stay_in_python(sources: dict[str, Path], reason: str) -> list[Extension]:
     note(f"{reason}: the kernels stay in plain Python (slower, otherwise equal).")
     if {"editable_wheel", "build_ext", "develop"} & set(sys.argv):
         for name in sources:
-            place = ROOT.joinpath(*name.split("."))
-            for stale in place.parent.glob(f"{place.name}.*.so"):
+            path = ROOT.joinpath(*name.split("."))
+            for stale in path.parent.glob(f"{path.name}.*.so"):
                 stale.unlink()
     return []
 

@@ -130,7 +130,7 @@ class Late:
     """A consumer that notes how late each message came, in ms."""
 
     def __init__(self) -> None:
-        self.hold: Any = None
+        self.registration: Any = None
         self.late: list[int] = []
         self.dues: list[int] = []
 
@@ -148,7 +148,7 @@ class Late:
                 self.late.append(now - due)
                 self.dues.append(due)
                 at += int.from_bytes(run.memory[at : at + 4], "big")
-        self.hold.settle(delivery.first_offset, delivery.count)
+        self.registration.settle(delivery.first_offset, delivery.count)
 
     def cancelled(self) -> None:
         """The queue stays."""
@@ -216,8 +216,10 @@ async def steady(directory: Path, count: int, rate: int) -> dict[str, float]:
     broker = Broker(directory)
     template = broker.template()
     late = Late()
-    late.hold = broker.engine.port.queues.consume(QUEUE, late, exclusive=False, owner=broker)
-    late.hold.ready()
+    late.registration = broker.engine.port.queues.consume(
+        QUEUE, late, exclusive=False, owner=broker
+    )
+    late.registration.ready()
     random_ = random.Random(2)
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -242,8 +244,10 @@ async def at_once(directory: Path, count: int, _rate: int) -> dict[str, float]:
     broker = Broker(directory)
     template = broker.template()
     late = Late()
-    late.hold = broker.engine.port.queues.consume(QUEUE, late, exclusive=False, owner=broker)
-    late.hold.ready()
+    late.registration = broker.engine.port.queues.consume(
+        QUEUE, late, exclusive=False, owner=broker
+    )
+    late.registration.ready()
     due = now_ms() + AT_ONCE_MS
     left = count
     while left:
@@ -307,15 +311,15 @@ def main() -> None:
     parser.add_argument("--step", nargs=2, metavar=("NAME", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step is not None:
-        name, place = options.step
-        work = STEPS[name](Path(place), options.pending, options.rate)
+        name, directory = options.step
+        work = STEPS[name](Path(directory), options.pending, options.rate)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             print(json.dumps(runner.run(work)))
         return
     with tempfile.TemporaryDirectory(dir=options.directory) as made:
         full, empty = Path(made) / "full", Path(made) / "empty"
-        for place in (full, empty):
-            place.mkdir()
+        for directory in (full, empty):
+            directory.mkdir()
         step("fill", empty, 1, 0)
         nothing = step("start", empty, 0, 0)
         filled = step("fill", full, options.pending, 0)

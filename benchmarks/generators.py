@@ -75,7 +75,7 @@ def build_generators() -> None:
         try:
             made = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
-            raise BenchmarkFailed(f"the compiler {compiler} can not be run: {error}") from error
+            raise BenchmarkFailed(f"the compiler {compiler} cannot be run: {error}") from error
         if made.returncode:
             raise BenchmarkFailed(f"{' '.join(command)} failed:\n{made.stderr.strip()}")
 

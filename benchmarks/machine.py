@@ -66,7 +66,7 @@ def _processor_ticks() -> dict[str, tuple[int, int]]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now, for servers that can not pick one."""
+    """A port of loopback that nobody listens on now, for servers that cannot pick one."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -28,7 +28,7 @@ ROUTES: Final = 100_000
 ACTION_SECONDS_MAX: Final = 600
 SPARE_FILES: Final = 200
 """Descriptors that a process needs for other things than connections."""
-HOLD_SECONDS: Final = 2.0
+IDLE_SECONDS: Final = 2.0
 """How long connections are held before memory is looked at: what opening them left is done."""
 
 
@@ -98,7 +98,7 @@ def measure_connections(directory: Path, count: int) -> dict[str, Any]:
             seconds = clients.stdout.readline()
             if not seconds:
                 raise BenchmarkFailed("the clients could not connect")
-            time.sleep(HOLD_SECONDS)
+            time.sleep(IDLE_SECONDS)
             after = server_memory(server)
         finally:
             clients.terminate()
@@ -123,7 +123,7 @@ def server_memory(server: PolyMQ) -> int:
     return total
 
 
-def hold_connections(port: int, count: int) -> None:
+def keep_connections(port: int, count: int) -> None:
     """Connect MQTT clients, say how long it took, and hold them until we are ended."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -200,4 +200,4 @@ def scale_lines(figures: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    hold_connections(int(sys.argv[1]), int(sys.argv[2]))
+    keep_connections(int(sys.argv[1]), int(sys.argv[2]))

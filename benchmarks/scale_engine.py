@@ -77,7 +77,7 @@ class Drain:
     """A consumer that settles what it gets at once."""
 
     def __init__(self) -> None:
-        self.hold: Any = None
+        self.registration: Any = None
         self.count = 0
 
     def credit(self) -> int:
@@ -87,7 +87,7 @@ class Drain:
     def deliver(self, delivery: Delivery) -> None:
         """Settle it."""
         self.count += delivery.count
-        self.hold.settle(delivery.first_offset, delivery.count)
+        self.registration.settle(delivery.first_offset, delivery.count)
 
     def cancelled(self) -> None:
         """The queue stays."""
@@ -305,8 +305,10 @@ def backlog(directory: Path, count: int) -> dict[str, Any]:
     after = resident_bytes()
     drain = Drain()
     begun = time.perf_counter()
-    drain.hold = parts.engine.port.queues.consume("backlog", drain, exclusive=False, owner=None)
-    drain.hold.ready()
+    drain.registration = parts.engine.port.queues.consume(
+        "backlog", drain, exclusive=False, owner=None
+    )
+    drain.registration.ready()
     while drain.count < count:
         seen = drain.count
         parts.commit()

@@ -133,7 +133,9 @@ class PolyMQ(Server):
 
     def start(self) -> None:
         ready_file = self.directory / "ready.json"
-        settings = {f"{door}.port": "0" for door in ("mqtt", "amqp", "http", "rocketmq", "admin")}
+        settings = {
+            f"{listener}.port": "0" for listener in ("mqtt", "amqp", "http", "rocketmq", "admin")
+        }
         settings["server.data_directory"] = str(self.directory / "data")
         settings["names.enabled"] = "false"
         settings["log.level"] = "warning"
@@ -213,7 +215,7 @@ log_type error
         program = self.program()
         assert program is not None
         port = self.ports["mqtt"] = free_port()
-        # As root it would take another user, who can not read what root starts it with.
+        # As root it would take another user, who cannot read what root starts it with.
         user = "user root\n" if os.geteuid() == 0 else ""
         configuration = self.directory / "mosquitto.conf"
         configuration.write_text(self.CONFIGURATION.format(port=port) + user, encoding="utf-8")

@@ -160,9 +160,9 @@ class Engine:
             limits=core.limits,
             secret=random_bytes(32),
         )
-        ports_kept_max = core.limits.ports_kept_max
+        ports_cached_max = core.limits.ports_cached_max
         self.admission = Admission(
-            self.users, self.logins, strangers=strangers, ports_kept_max=ports_kept_max
+            self.users, self.logins, strangers=strangers, ports_cached_max=ports_cached_max
         )
         self.retention = self._make_retention(state_db)
         self.documents = Documents(core)

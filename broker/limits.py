@@ -113,7 +113,7 @@ class Limits:
     """When the producer of a half message is asked for the first time, as in RocketMQ."""
     half_check_interval_ms: int = 30_000
     """When it is asked again."""
-    half_ends_kept_max: int = 8_192
+    half_ends_cached_max: int = 8_192
     """Half messages that were not published, of which is remembered why: a decision that comes
     later is told. Producers decide within minutes."""
     half_checks_max: int = 15
@@ -137,7 +137,7 @@ class Limits:
     """Likewise: a decision looks at them one by one, a microsecond each."""
     rule_sets_max: int = 10_000
     """Principals whose rules are kept put together; made anew for the others when they come."""
-    ports_kept_max: int = 1_000
+    ports_cached_max: int = 1_000
     """Principals whose checked view of the engine is kept between two HTTP requests."""
     logins_hashing_max: int = 2
     """Passwords that are hashed at a time, one for each thread that hashes. The others wait where
@@ -160,7 +160,7 @@ class Limits:
     """How long a failure counts."""
     login_delay_seconds_max: float = 60.0
     """The longest wait: 1,440 guesses a day."""
-    login_failures_kept_max: int = 10_000
+    login_failures_cached_max: int = 10_000
     """Pairs of (address, user) that are kept, the least recent are forgotten first; as many
     addresses, likewise."""
     login_address_failures_max: int = 100

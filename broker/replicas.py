@@ -82,9 +82,9 @@ class Replicas:
             self._advance(reached)
         else:
             self._keeping = reached
-            self.keep(reached[IN_SYNC], self._kept)
+            self.keep(reached[IN_SYNC], self._stored)
 
-    def _kept(self) -> None:
+    def _stored(self) -> None:
         reached, self._keeping = self._keeping, None
         following, self._next = self._next, None
         if reached is not None and not self._resigned:

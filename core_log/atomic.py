@@ -15,9 +15,9 @@ from polymq.core_log.kernels.layout import (
     PROPERTY_BATCH,
     PROPERTY_CONSTANT,
     PROPERTY_CONSTANT_SIZE,
-    PROPERTY_LIFE,
-    PROPERTY_LIFE_SIZE,
     PROPERTY_OF,
+    PROPERTY_TTL,
+    PROPERTY_TTL_SIZE,
     SYSTEM_FLAG_AT_MOST_ONCE,
 )
 from polymq.core_log.record import SYSTEM_TOPIC, RecordParts, RecordTemplate
@@ -51,9 +51,9 @@ def continuation(entry: bytes, continued: RecordTemplate) -> RecordTemplate:
 def _ttl_of(template: RecordTemplate) -> bytes:
     """The `PMQ_X` of this template's records, encoded; empty where they have none."""
     start = PROPERTY_CONSTANT_SIZE
-    ttl = template.properties[start : start + PROPERTY_LIFE_SIZE]
+    ttl = template.properties[start : start + PROPERTY_TTL_SIZE]
     named = template.properties.startswith(PROPERTY_CONSTANT + b"\x01")
-    return ttl if named and ttl.startswith(PROPERTY_LIFE + b"\x01") else b""
+    return ttl if named and ttl.startswith(PROPERTY_TTL + b"\x01") else b""
 
 
 def expand(records: Sequence[RecordParts]) -> list[Piece]:
@@ -61,7 +61,7 @@ def expand(records: Sequence[RecordParts]) -> list[Piece]:
     pieces: list[Piece] = []
     for record in records:
         targets = record.targets
-        place = len(pieces)
+        index = len(pieces)
         pieces.append(
             Piece(
                 template=record.template,
@@ -78,7 +78,7 @@ def expand(records: Sequence[RecordParts]) -> list[Piece]:
                 extra=b"",
                 targets=targets[at : at + DISPATCH_TARGETS_MAX],
                 born_ms=record.born_ms,
-                continues=place,
+                continues=index,
             )
             for at in range(DISPATCH_TARGETS_MAX, len(targets), DISPATCH_TARGETS_MAX)
         )

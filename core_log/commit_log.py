@@ -526,7 +526,7 @@ class CommitLog(LogEnd):
                 left -= self._write_chunk(chunk, segment, left if is_large else NO_SLICES)
                 if self._handed >= chunk.end:
                     end = chunk.end if following is None else following.position
-                    self.written = self._resting_place(end)
+                    self.written = self._resting_position(end)
                 if left <= 0:
                     break
         except OSError as error:
@@ -556,7 +556,7 @@ class CommitLog(LogEnd):
         self._handed = chunk.position + end
         return end - start
 
-    def _resting_place(self, position: int) -> int:
+    def _resting_position(self, position: int) -> int:
         """How far the log is written, for all who ask, when all before a position is. What is
         flushed may be named by a checkpoint, and a start goes on from there. So it is never within
         an atomic batch, whose end may be missing after a crash; nor between the head of a blank
@@ -607,6 +607,6 @@ class CommitLog(LogEnd):
         checksum.
 
         Raises:
-            CorruptRecord: one can not be read, or is not what the entry says.
+            CorruptRecord: one cannot be read, or is not what the entry says.
         """
         return self._reader.read(entries, stride)

@@ -22,7 +22,7 @@ from polymq.core_log.kernels import walking
 from polymq.core_log.kernels.batch import BLANK_SIZE, MAGIC_BLANK
 from polymq.core_log.kernels.layout import REASONS, STOP_END
 from polymq.core_log.record import Record, decode_record
-from polymq.core_log.recovery import LOG_NAME, is_place
+from polymq.core_log.recovery import LOG_NAME, is_segment_name
 from polymq.core_log.segments import segment_name
 
 HEAD_BYTES: Final = 4096
@@ -39,7 +39,7 @@ class CutHead:
     position: int
     end: int
     epoch: int
-    kept_ms: int
+    cut_ms: int
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ def keep_cut(files: Files, store: str, directory: str, head: CutHead) -> str:
                 "position": head.position,
                 "end": head.end,
                 "epoch": head.epoch,
-                "kept_ms": head.kept_ms,
+                "kept_ms": head.cut_ms,
             }
         )
         files.pwritev(handle, [(_MAGIC + text.encode()).ljust(HEAD_BYTES)], 0)
@@ -92,7 +92,7 @@ def keep_cut(files: Files, store: str, directory: str, head: CutHead) -> str:
 
 def _pieces(files: Files, log: str, position: int, end: int) -> Iterator[tuple[int, bytes]]:
     """The bytes of a log between two positions, from its files."""
-    starts = sorted(int(name) for name in files.list(log) if is_place(name))
+    starts = sorted(int(name) for name in files.list(log) if is_segment_name(name))
     for number, start in enumerate(starts):
         behind = starts[number + 1] if number + 1 < len(starts) else end
         first, last = max(start, position), min(behind, end)
@@ -171,7 +171,7 @@ def _decode_head(data: bytes) -> CutHead:
         raise ValueError("it is not a file with what was cut from a log")
     values = json.loads(data[len(_MAGIC) :])
     try:
-        head = CutHead(**values)
-    except TypeError:
+        head = CutHead(cut_ms=values.pop("kept_ms"), **values)
+    except (AttributeError, KeyError, TypeError):
         raise ValueError("its first 4,096 bytes are damaged") from None
     return head

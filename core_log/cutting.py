@@ -15,7 +15,7 @@ from polymq.core_log.checkpoint import CHECKPOINT_NAME, make_abort, read_checkpo
 from polymq.core_log.errors import StoreError, StoreRefused, describe
 from polymq.core_log.files import Files
 from polymq.core_log.key_index import KEY_INDEX_NAME, KNOWN_NAME
-from polymq.core_log.recovery import LOG_NAME, is_place
+from polymq.core_log.recovery import LOG_NAME, is_segment_name
 from polymq.core_log.segments import segment_name
 from polymq.core_log.store import take_lock
 
@@ -40,7 +40,7 @@ def cut_log(files: Files, directory: str, position: int) -> None:
 
 def _cut(files: Files, directory: str, position: int) -> None:
     log = f"{directory}/{LOG_NAME}"
-    starts = sorted(int(name) for name in files.list(log) if is_place(name))
+    starts = sorted(int(name) for name in files.list(log) if is_segment_name(name))
     if not starts or starts[0] > position:
         raise StoreRefused(f"the log of {directory} does not reach back to {position}")
     make_abort(files, directory)

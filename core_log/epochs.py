@@ -122,7 +122,7 @@ def write_epochs(
     write_whole_file(files, directory, EPOCHS_NAME, encode_epochs(epochs, marks))
 
 
-def epoch_holds(epochs: Sequence[tuple[int, int]], epoch: int, position: int, end: int) -> bool:
+def epoch_covers(epochs: Sequence[tuple[int, int]], epoch: int, position: int, end: int) -> bool:
     """Whether `position` lies within `epoch` (its end included) in a log that ends at `end`."""
     for index, (known, start) in enumerate(epochs):
         if known == epoch:

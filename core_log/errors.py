@@ -9,7 +9,7 @@
 * `StorageFailed`: the disk failed a write or a sync. Final for this log directory until the
   process is started again, because after a failed sync nobody knows which pages are on the disk.
 * `CorruptRecord`: bytes that are not the record that should stand there. Never served.
-* `StoreRefused`, `StoreCorrupt`: the directory can not be opened. One sentence says why and what
+* `StoreRefused`, `StoreCorrupt`: the directory cannot be opened. One sentence says why and what
   the operator can do; nothing was changed.
 """
 
@@ -62,7 +62,7 @@ class CorruptRecord(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The directory can not be opened as a store; the sentence says why."""
+    """The directory cannot be opened as a store; the sentence says why."""
 
 
 class StoreCorrupt(StoreRefused):

@@ -62,7 +62,7 @@ class Files(Protocol):
         """Set the size; new bytes are zero."""
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Give the file room for `size` bytes, so that writing there can not meet a full disk.
+        """Give the file room for `size` bytes, so that writing there cannot meet a full disk.
         New bytes are zero; what is there stays."""
 
     def fdatasync(self, handle: int) -> None:
@@ -108,7 +108,7 @@ class RealFiles:
     """The operating system's files: owner only (0600, 0700), closed on exec."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, int] = {}  # open directories, by path
+        self._open_directories: dict[str, int] = {}  # open directories, by path
 
     def open(self, path: str, *, create: bool = False) -> int:
         """See `Files.open`."""
@@ -212,9 +212,9 @@ class RealFiles:
 
     def sync_directory(self, path: str) -> None:
         """See `Files.sync_directory`."""
-        kept = self._kept.get(path)
-        if kept is not None:
-            os.fsync(kept)
+        handle = self._open_directories.get(path)
+        if handle is not None:
+            os.fsync(handle)
             return
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -234,11 +234,11 @@ class RealFiles:
         except OSError:
             return  # it is opened for each sync
         self.forget_directory(path)
-        self._kept[path] = handle
+        self._open_directories[path] = handle
 
     def forget_directory(self, path: str) -> None:
         """See `Files.forget_directory`."""
-        handle = self._kept.pop(path, None)
+        handle = self._open_directories.pop(path, None)
         if handle is not None:
             os.close(handle)
 

@@ -32,7 +32,7 @@ from typing import Final
 from polymq.core_log.ahead import Ahead
 from polymq.core_log.commit_log import CommitLog
 from polymq.core_log.errors import FailureLatch, NotBegun
-from polymq.core_log.gathering import HOLD_SECONDS_MAX, Gathering
+from polymq.core_log.gathering import WAIT_SECONDS_MAX, Gathering
 from polymq.core_log.segments import Segments
 
 RETRY_SECONDS: Final = 0.1
@@ -88,7 +88,7 @@ class Flusher:
         if written > self._requested and not self._stopping:
             self._requested_runs = self._log.runs
             self._requested = written
-            if self._thread is not None and not self._gathering.holds(self._requested_runs):
+            if self._thread is not None and not self._gathering.waits(self._requested_runs):
                 self._awaken()
 
     def _awaken(self) -> None:
@@ -158,7 +158,7 @@ class Flusher:
             self._ending.wait(RETRY_SECONDS)
             return
         if gathering.open:
-            if self._wake.acquire(timeout=HOLD_SECONDS_MAX):
+            if self._wake.acquire(timeout=WAIT_SECONDS_MAX):
                 gathering.complete_in_time()
                 return
             gathering.given_up()

@@ -8,7 +8,7 @@ put off until about as many runs were appended as that one covered, or until a m
 Rules:
 
 * Nothing here decides what is flushed, only when; a flush that is put off begins by itself after
-  `HOLD_SECONDS_MAX` at the latest.
+  `WAIT_SECONDS_MAX` at the latest.
 * Few runs (`RUNS_MIN`) are never waited for: one client, or a few of them, get their acks as soon
   as the disk allows.
 * Who waited in vain several times in a row (`TRIES_MAX`) does not wait for some flushes: clients
@@ -23,7 +23,7 @@ from typing import Final
 RUNS_MIN: Final = 8
 """Runs of the last flush below which the next is not put off: what a group of them would save is
 less than what they wait."""
-HOLD_SECONDS_MAX: Final = 0.001
+WAIT_SECONDS_MAX: Final = 0.001
 """Fifty clients that share a processor with the server are back within about this time."""
 TRIES_MAX: Final = 3
 """More than one, because a machine that does something else for a moment is not a client's pace."""
@@ -84,7 +84,7 @@ class Gathering:
         if self.open and self._due == UNKNOWN:
             self._due = runs + self._expected - self._expected // 8  # some always come late
 
-    def holds(self, runs: int) -> bool:
+    def waits(self, runs: int) -> bool:
         """Whether a flush that is asked for now is put off.
 
         Args:

@@ -62,11 +62,11 @@ class IndexFiles:
             try:
                 if files.size(handle) == 0:
                     self._new_files.add(number)
-                place = start - base
+                position = start - base
                 for group in range(0, len(buffers), BUFFERS_MAX):
                     some = buffers[group : group + BUFFERS_MAX]
-                    files.pwritev(handle, some, place)
-                    place += sum(len(buffer) for buffer in some)
+                    files.pwritev(handle, some, position)
+                    position += sum(len(buffer) for buffer in some)
                 sync_file(files, handle)
             finally:
                 files.close(handle)

@@ -47,7 +47,7 @@ class Mending:
         first, end: what stands in files of its own: the offsets [first, end). The log may have less
             of it: then `first` moves.
         next: the offset that comes next.
-        lost: entries whose record can not be found behind a damaged one.
+        lost: entries whose record cannot be found behind a damaged one.
     """
 
     number: int

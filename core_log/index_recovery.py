@@ -109,8 +109,8 @@ def recover_indexes(
         checkpoint = None
         result = passes.start_anew()
         # Nothing is lost where the log is empty, and nothing is worth a word but damage.
-        told = start < end or str(mismatch) == CHECKPOINT_DAMAGED
-        result.rebuilt_all = str(mismatch) if told else ""
+        is_reported = start < end or str(mismatch) == CHECKPOINT_DAMAGED
+        result.rebuilt_all = str(mismatch) if is_reported else ""
         try:
             passes.rebuild(result, start, end)
         except Mismatch as contradiction:
@@ -274,7 +274,7 @@ class _Passes:
         try:
             record = self._reader.record_at(position)
         except CorruptRecord:
-            return True  # the disk can not read it: the entry is not to blame
+            return True  # the disk cannot read it: the entry is not to blame
         if record is None:
             return self._reader.looks_like_record(position, size)
         if record.size != size:
@@ -327,7 +327,7 @@ class _Passes:
         sync_names(self._files, self._directory)
         packs = result.indexes.packs
         generations = self._generations(result)
-        if generations:  # a new name: an old file that comes back can not be taken for it
+        if generations:  # a new name: an old file that comes back cannot be taken for it
             packs.begin(max(generations) + 1)
             for generation in generations:
                 self._files.unlink(packs.path(generation))
@@ -385,7 +385,7 @@ def read_catalogue(indexes: Indexes) -> dict[int, QueueIndex]:
     found: dict[int, QueueIndex] = {}
     known = found.get
     try:
-        for body, count, place in indexes.packs.frames():
+        for body, count, location in indexes.packs.frames():
             at = 0
             for _ in range(count):
                 number, kind, size, _, index_first, first, entries, _ = unpack(body, at)
@@ -393,10 +393,10 @@ def read_catalogue(indexes: Indexes) -> dict[int, QueueIndex]:
                 if kind == PACKED:
                     if index is None:
                         begin = min(end, index_first)
-                        extents = (first, place + at)
+                        extents = (first, location + at)
                         found[number] = QueueIndex(number, size, home, begin, end, extents)
                     else:
-                        _go_on(index, first, place + at)
+                        _go_on(index, first, location + at)
                         index.stored_offset = index.end_offset = end
                         index.first_offset = min(index_first, end)
                     at += entries * size
@@ -415,7 +415,7 @@ def read_catalogue(indexes: Indexes) -> dict[int, QueueIndex]:
     return found
 
 
-def _go_on(index: QueueIndex, first: int, place: int) -> None:
+def _go_on(index: QueueIndex, first: int, location: int) -> None:
     """A later block has the entries from `first` on. Raises Mismatch."""
     extents, end = index.extents, index.end_offset
     while extents and extents[-2] >= first:
@@ -423,4 +423,4 @@ def _go_on(index: QueueIndex, first: int, place: int) -> None:
         extents = extents[:-2]
     if first != end:
         raise Mismatch(DAMAGED)
-    index.extents = (*extents, first, place)
+    index.extents = (*extents, first, location)

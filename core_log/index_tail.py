@@ -100,8 +100,8 @@ class IndexTail(TailEnd):
         last = (self._first, self._block)
         if self._before is None or first >= self._first:
             return [last]
-        place = bisect_right(self._before, first, key=_first_of) - 1
-        return [*self._before[max(place, 0) :], last]
+        index = bisect_right(self._before, first, key=_first_of) - 1
+        return [*self._before[max(index, 0) :], last]
 
     def _close(self) -> None:
         """No entry is added to the blocks that there are; small neighbours become one."""

@@ -59,7 +59,7 @@ class Work:
         return zip(self._entries, self._begins, strict=True)
 
 
-class Places:
+class Locations:
     """Where indexes are stored."""
 
     def __init__(self) -> None:

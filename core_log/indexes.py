@@ -30,7 +30,7 @@ from polymq.core_log.errors import FailureLatch
 from polymq.core_log.files import Files
 from polymq.core_log.index_files import IndexFiles
 from polymq.core_log.index_mending import entry_again
-from polymq.core_log.index_work import Places, Work
+from polymq.core_log.index_work import Locations, Work
 from polymq.core_log.packs import (
     BLOCK,
     DROPPED,
@@ -278,16 +278,16 @@ class Indexes:
             task.writer.close()
         self.own.sync_names()
         self._filed.update(task.filed)
-        self._publish(task.places)
+        self._publish(task.locations)
         for number in dropping:
             if number in self._dropping:
                 gone, _ = self._dropping[number]
                 self.packs.live_bytes -= live_bytes(gone, gone.extents, gone.stored_offset)
                 gone.extents, gone.stored_offset = (), 0
 
-    def _publish(self, places: Places) -> None:
+    def _publish(self, locations: Locations) -> None:
         """Let readers find what is synced."""
-        for index, extents, end in places:
+        for index, extents, end in locations:
             self.packs.live_bytes += live_bytes(index, extents, end)
             self.packs.live_bytes -= live_bytes(index, index.extents, index.stored_offset)
             index.extents = extents
@@ -297,7 +297,7 @@ class Indexes:
         """Write what counts of the pack to a new one. Raises OSError."""
         packs = self.packs
         old, old_length = packs.generation, packs.length
-        places = Places()
+        locations = Locations()
         handle = self._files.open(packs.path(old))
         try:
             packs.begin(old + 1)
@@ -306,7 +306,7 @@ class Indexes:
                 for index in self._all_but(dropping):
                     if index.stored_offset:
                         extents = self._copy(index, writer, handle)
-                        places.add(index, extents, index.stored_offset)
+                        locations.add(index, extents, index.stored_offset)
                 writer.finish()
             finally:
                 writer.close()
@@ -316,7 +316,7 @@ class Indexes:
         finally:
             self._files.close(handle)
         packs.live_bytes = 0
-        for index, extents, end in places:
+        for index, extents, end in locations:
             packs.live_bytes += live_bytes(index, extents, end)
             index.extents = extents
         self._old_packs.append(old)
@@ -344,8 +344,8 @@ class Indexes:
         for at in range(0, len(extents), 2):
             expected = (stored_end(extents, at, end) - extents[at]) * size
             pieces.append(self.packs.read_from(handle, extents[at + 1], number, expected)[1])
-        place = writer.add(number, PACKED, size, first, extents[0], end - extents[0], pieces)
-        return extents[0], place
+        location = writer.add(number, PACKED, size, first, extents[0], end - extents[0], pieces)
+        return extents[0], location
 
 
 class _Appending:
@@ -356,7 +356,7 @@ class _Appending:
         self.own = own
         self.packed_bytes_max = packed_bytes_max
         self.filed: list[int] = []
-        self.places = Places()
+        self.locations = Locations()
         self._moves_left = MOVES_MAX
 
     def store(
@@ -372,7 +372,7 @@ class _Appending:
         extents = self._forget(index, index_first)
         if end <= stored:
             self.writer.add(index.number, FIRST, size, index_first, index_first)
-            self.places.add(index, extents, stored)
+            self.locations.add(index, extents, stored)
             return
         packed_from = extents[0] if extents else stored
         new_bytes = (end - stored) * size
@@ -384,7 +384,7 @@ class _Appending:
             self.own.write(index.number, size, packed_from, pieces)
             self.filed.append(index.number)
             self.writer.add(index.number, FILED, size, index_first, end)
-            self.places.add(index, (), end)
+            self.locations.add(index, (), end)
             return
         # Extents of about one size become one: there are as many as the count has binary digits.
         at = len(extents)
@@ -393,8 +393,10 @@ class _Appending:
             start = extents[at - 2]
             at -= 2
         pieces = [*self._read(index, extents[at:], stored), *views]
-        place = self.writer.add(index.number, PACKED, size, index_first, start, end - start, pieces)
-        self.places.add(index, (*extents[:at], start, place), end)
+        location = self.writer.add(
+            index.number, PACKED, size, index_first, start, end - start, pieces
+        )
+        self.locations.add(index, (*extents[:at], start, location), end)
 
     def _forget(self, index: QueueIndex, index_first: int) -> Extents:
         """The extents without those that end before the index begins."""

@@ -124,7 +124,7 @@ class KeyIndex:
                     yield rows
                 if position + size >= end:
                     return
-            # Damage in the log: what is behind it in this segment can not be told apart.
+            # Damage in the log: what is behind it in this segment cannot be told apart.
             start = max(self._reader.segment_end(walk.position), walk.position + 1)
 
     def _add(self, rows: memoryview) -> None:
@@ -242,7 +242,7 @@ class KeyIndex:
             accept: whether a record that has the key is wanted.
 
         Raises:
-            OSError, CorruptRecord: the disk can not be read.
+            OSError, CorruptRecord: the disk cannot be read.
         """
         with self._lock:
             self._catch_up(end)

@@ -51,7 +51,7 @@ FILED: Final = 2
 FIRST: Final = 3
 DROPPED: Final = 4
 
-PLACE_BITS: Final = 40
+POSITION_BITS: Final = 40
 """Bits of a place that say the position: a pack is below 1 TiB."""
 FRAME_BYTES_MAX: Final = 8 << 20
 """Blocks are gathered up to this size before they are written as a frame."""
@@ -105,7 +105,7 @@ class Packs:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def read(self, place: int, number: int, size_expected: int) -> tuple[int, bytes]:
+    def read(self, location: int, number: int, size_expected: int) -> tuple[int, bytes]:
         """The first offset and the entries of the PACKED block of an index. Any thread.
 
         Args:
@@ -115,18 +115,18 @@ class Packs:
             FileNotFoundError: that generation is gone. StorageFailed: the block is damaged.
             OSError.
         """
-        path = self.path(place >> PLACE_BITS)
+        path = self.path(location >> POSITION_BITS)
         handle = self._files.open(path)
         try:
-            return self.read_from(handle, place, number, size_expected)
+            return self.read_from(handle, location, number, size_expected)
         finally:
             self._files.close(handle)
 
     def read_from(
-        self, handle: int, place: int, number: int, size_expected: int
+        self, handle: int, location: int, number: int, size_expected: int
     ) -> tuple[int, bytes]:
         """`read` with a handle of the place's file."""
-        position = place & (1 << PLACE_BITS) - 1
+        position = location & (1 << POSITION_BITS) - 1
         wanted = BLOCK.size + size_expected
         memory = self._files.pread(handle, wanted, position)
         if len(memory) >= BLOCK.size:
@@ -140,8 +140,8 @@ class Packs:
                 if whole and crc32(entries, crc32(memory[:CHECKED])) == crc:
                     return first, entries
         raise StorageFailed(
-            f"reading {self.path(place >> PLACE_BITS)}: the entries of queue {number} at {position}"
-            " are damaged; they are made again from the log when the server is started again"
+            f"reading {self.path(location >> POSITION_BITS)}: the entries of queue {number} at "
+            f"{position} are damaged; the next start makes them again from the log"
         )
 
     def frames(self) -> Iterator[tuple[bytes, int, int]]:
@@ -169,7 +169,7 @@ class Packs:
                 body = self._files.pread(handle, size, position + FRAME.size) if sound else b""
                 if not sound or crc32(body, crc32(head[:12])) != crc:
                     raise PackDamaged(f"its pack is damaged in the frame at {position}")
-                yield body, count, self.generation << PLACE_BITS | position + FRAME.size
+                yield body, count, self.generation << POSITION_BITS | position + FRAME.size
                 position = end
         finally:
             self._files.close(handle)
@@ -187,9 +187,9 @@ class PackWriter:
         self._size = 0  # bytes of the blocks in `_parts`
         self._count = 0
 
-    def read(self, place: int, number: int, size_expected: int) -> tuple[int, bytes]:
+    def read(self, location: int, number: int, size_expected: int) -> tuple[int, bytes]:
         """`Packs.read` of a block that was there before this writer, with one handle for all."""
-        return self._packs.read_from(self._handle, place, number, size_expected)
+        return self._packs.read_from(self._handle, location, number, size_expected)
 
     def add(
         self,
@@ -216,7 +216,7 @@ class PackWriter:
         self._count += 1
         if self._size >= FRAME_BYTES_MAX:
             self._write_frame()
-        return self._packs.generation << PLACE_BITS | position
+        return self._packs.generation << POSITION_BITS | position
 
     def _write_frame(self) -> None:
         if not self._count:

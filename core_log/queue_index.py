@@ -39,7 +39,7 @@ from polymq.core_log.packs import Packs
 
 widen = writing.widen
 
-KEPT_BYTES_MAX: Final = 4096
+IDLE_TAIL_BYTES_MAX: Final = 4096
 """What an idle queue may hold in memory is below this: a reader gets it from the disk in one
 read."""
 READ_ATTEMPTS_MAX: Final = 8
@@ -206,7 +206,10 @@ class QueueIndex(IndexEnd):
         if tail is None:
             return False
         stored = self.stored_offset
-        if stored == self.end_offset and (stored - tail.start) * self.entry_size <= KEPT_BYTES_MAX:
+        if (
+            stored == self.end_offset
+            and (stored - tail.start) * self.entry_size <= IDLE_TAIL_BYTES_MAX
+        ):
             left = False
         else:
             left = tail.trim(stored, position)
@@ -221,7 +224,7 @@ class QueueIndex(IndexEnd):
         `first` is stored. Any thread.
 
         Raises:
-            StorageFailed: they can not be read, or are damaged.
+            StorageFailed: they cannot be read, or are damaged.
             StorageShort: the process has no descriptor or no memory for it; try again.
         """
         count = min(count, self.stored_offset - first)

@@ -52,7 +52,7 @@ class LogReader:
         """The records of these index entries, one after the other.
 
         Raises:
-            CorruptRecord: one can not be read, or is not what the entry says.
+            CorruptRecord: one cannot be read, or is not what the entry says.
         """
         parts = []
         index = 0
@@ -89,7 +89,7 @@ class LogReader:
         """Bytes of a segment; fewer if its file is shorter.
 
         Raises:
-            CorruptRecord: the disk can not read them, or the segment was deleted.
+            CorruptRecord: the disk cannot read them, or the segment was deleted.
             StorageShort: the process has no descriptor or no memory for it; try again.
         """
         try:
@@ -127,7 +127,7 @@ class LogReader:
 
     def size_at(self, position: int) -> int:
         """The size that a record at `position` would have by its first bytes; 0 if none of that
-        size can stand there. Raises CorruptRecord if the disk can not read it."""
+        size can stand there. Raises CorruptRecord if the disk cannot read it."""
         segment = self._segments.at(position)
         if segment is None:
             return 0
@@ -136,7 +136,7 @@ class LogReader:
 
     def record_at(self, position: int) -> Record | None:
         """The sound record that stands at `position`, or None. Raises CorruptRecord if the disk
-        can not read it."""
+        cannot read it."""
         segment = self._segments.at(position)
         size = self.size_at(position)
         if segment is None or not size:

@@ -271,13 +271,13 @@ class Recovery:
             path = f"{self._log_directory}/{name}"
             if name == PREPARED_NAME:
                 self._remove(path, "it was made ahead and never used")
-            elif name in SPARE_NAMES[: self._settings.spares_kept]:
+            elif name in SPARE_NAMES[: self._settings.spares_max]:
                 self._spares.append(name)
             elif name in SPARE_NAMES:
                 self._remove(path, "no spare is wanted any more")
             elif name == UNSYNCED_NAME:
                 self._unsynced = True
-            elif not is_place(name):
+            elif not is_segment_name(name):
                 self._strays.append(path)
 
     def _remove(self, path: str, reason: str) -> None:
@@ -289,7 +289,7 @@ class Recovery:
     def _open_segments(self, checkpoint: Checkpoint | None) -> list[Segment]:
         """The log's files in order, up to the first gap. Changes nothing. Raises StoreCorrupt."""
         synced = 0 if checkpoint is None else checkpoint.position
-        names = [name for name in self._files.list(self._log_directory) if is_place(name)]
+        names = [name for name in self._files.list(self._log_directory) if is_segment_name(name)]
         segments: list[Segment] = []
         try:
             for name in names:
@@ -390,12 +390,12 @@ class Recovery:
             at = memory.find(magic)
             while at >= 0 and behind is None and candidates < CANDIDATES_MAX:
                 candidates += 1
-                place = position + at - 4
-                size = reader.size_at(place) if place > end else 0
+                position_found = position + at - 4
+                size = reader.size_at(position_found) if position_found > end else 0
                 if 0 < size <= left:
                     left -= size
-                    if reader.record_at(place) is not None:
-                        behind = place
+                    if reader.record_at(position_found) is not None:
+                        behind = position_found
                 at = memory.find(magic, at + 1)
             position += len(memory)
         return last_byte - end, behind
@@ -439,7 +439,9 @@ class Recovery:
             if start > reader.start:
                 listed = find_epochs(reader.walk(reader.start), self._marks)
         self._marks = {**read_marks(self._files, self._directory), **self._marks}
-        return [(epoch, place) for epoch, place in listed if place < start]
+        return [
+            (epoch, position_found) for epoch, position_found in listed if position_found < start
+        ]
 
 
 def find_epochs(walk: Walk, marks: dict[int, int]) -> list[tuple[int, int]]:
@@ -461,6 +463,6 @@ def living_epochs(epochs: list[tuple[int, int]], start: int) -> list[tuple[int, 
     return [found for found, end in zip(listed, ends, strict=False) if end >= start] + listed[-1:]
 
 
-def is_place(name: str) -> bool:
+def is_segment_name(name: str) -> bool:
     """Whether a file name says a place: 20 digits."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()

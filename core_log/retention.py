@@ -27,7 +27,7 @@ def position_at(index: Index, offset: int) -> int:
     """The log position of the message at `offset`, which is stored (or in an index in memory).
 
     Raises:
-        StorageFailed: the entry can not be read.
+        StorageFailed: the entry cannot be read.
         CorruptRecord: it is gone (given up by now).
     """
     entry = index.read_cold(offset, 1)
@@ -48,7 +48,7 @@ def first_after_position(index: Index, position: int) -> int:
 def first_after_time(store: Store, index: QueueIndex, store_ms: int) -> int:
     """The first offset whose record was stored at that time or later; `stored_offset` if none was.
 
-    Raises as `position_at`; CorruptRecord also if a record's head can not be read.
+    Raises as `position_at`; CorruptRecord also if a record's head cannot be read.
     """
 
     def is_young(offset: int) -> bool:
@@ -57,14 +57,14 @@ def first_after_time(store: Store, index: QueueIndex, store_ms: int) -> int:
     return _bisect(index, is_young)
 
 
-def _bisect(index: Index, is_kept: Callable[[int], bool]) -> int:
+def _bisect(index: Index, stays: Callable[[int], bool]) -> int:
     low = index.first_offset
     high = index.stored_offset if isinstance(index, QueueIndex) else index.end_offset
-    if low < high and is_kept(low):
+    if low < high and stays(low):
         return low  # the usual answer, for two reads
     while low < high:
         middle = (low + high) // 2
-        if is_kept(middle):
+        if stays(middle):
             high = middle
         else:
             low = middle + 1

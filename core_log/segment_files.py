@@ -70,7 +70,7 @@ class Segment:
             The handle; -1 if the segment is gone.
 
         Raises:
-            OSError: it can not be opened; do not call `leave`.
+            OSError: it cannot be opened; do not call `leave`.
         """
         with self._lock:
             if self._retired:

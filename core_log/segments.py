@@ -105,10 +105,10 @@ class Segments:
     def at(self, position: int) -> Segment | None:
         """The segment that holds `position`, or None."""
         segments = self._segments
-        place = bisect_right(segments, position, key=attrgetter("start")) - 1
-        if place < 0 or position >= segments[place].end:
+        last = bisect_right(segments, position, key=attrgetter("start")) - 1
+        if last < 0 or position >= segments[last].end:
             return None
-        return segments[place]
+        return segments[last]
 
     def between(self, start: int, end: int) -> list[Segment]:
         """The segments that hold positions of [start, end), oldest first."""

@@ -89,6 +89,6 @@ class StoreSettings:
             )
 
     @property
-    def spares_kept(self) -> int:
+    def spares_max(self) -> int:
         """How many spares there may be."""
         return self.spare_segments_max if self.segments_zeroed else 0

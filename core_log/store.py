@@ -26,7 +26,7 @@ from polymq.core_log.commit_log import CommitLog
 from polymq.core_log.epochs import (
     TERM_EPOCHS,
     encode_epochs,
-    epoch_holds,
+    epoch_covers,
     epoch_template,
     mark_of,
     term_of,
@@ -178,7 +178,7 @@ class Store:
                 than this one.
 
         Raises:
-            StoreRefused: another process has it, it can not be written, or it lost data that had
+            StoreRefused: another process has it, it cannot be written, or it lost data that had
                 been synced. The sentence says which; nothing was changed.
         """
         lock = take_lock(files, directory)
@@ -378,7 +378,7 @@ class Store:
         """When the record at `position` was appended. It has to be written. Any thread.
 
         Raises:
-            CorruptRecord: it can not be read.
+            CorruptRecord: it cannot be read.
         """
         segment = self._segments.at(position)
         if segment is None:
@@ -397,7 +397,7 @@ class Store:
 
     def find_record(self, position: int) -> Record | None:
         """The sound record at a place that somebody names, or None. Any thread. Ask only for what
-        is flushed. Raises CorruptRecord if the disk can not read it."""
+        is flushed. Raises CorruptRecord if the disk cannot read it."""
         return self._reader.record_at(position)
 
     def range_of_history(self, position: int, size_max: int) -> tuple[int, bytes]:
@@ -431,7 +431,7 @@ class Store:
             raise CorruptRecord(position, REASONS[reason])
         return position, memory[:size]
 
-    def place_behind(self, start: int, data: bytes) -> int:
+    def position_behind(self, start: int, data: bytes) -> int:
         """The place behind a piece of the log: where a segment ends with it, the next one's."""
         end = start + len(data)
         segment = self._segments.at(start)
@@ -456,7 +456,7 @@ class Store:
             most `count_max`, and no more than fit into `bytes_max` behind the first.
 
         Raises:
-            CorruptRecord, StorageFailed: what stands there can not be served.
+            CorruptRecord, StorageFailed: what stands there cannot be served.
         """
         entries = index.read_cold(first, count_max)
         count = writing.fit(entries, index.entry_size, count_max, bytes_max)
@@ -501,7 +501,7 @@ class Store:
         write_bookmark(self._files, self._directory, position)
 
     def bookmark(self) -> int | None:
-        """The place that was noted last, if the log still has it. A hint that can not be read is
+        """The place that was noted last, if the log still has it. A hint that cannot be read is
         none: whoever asks reads the log."""
         try:
             position = read_bookmark(self._files, self._directory)
@@ -511,7 +511,7 @@ class Store:
 
     def is_record_boundary(self, position: int, epoch: int) -> bool:
         """Whether this log has that place in that epoch, and a record starts or ends there."""
-        if not epoch_holds(self.epochs, epoch, position, self.log.flushed):
+        if not epoch_covers(self.epochs, epoch, position, self.log.flushed):
             return False
         if position in (self.log.flushed, self.log.start):
             return True
@@ -558,7 +558,7 @@ def take_lock(files: Files, directory: str) -> int:
     """Make the directories and take the store's lock.
 
     Raises:
-        StoreRefused: the directory can not be written, or another process has the lock.
+        StoreRefused: the directory cannot be written, or another process has the lock.
     """
     path = f"{directory}/{LOCK_NAME}"
     try:

@@ -79,16 +79,16 @@ class Tail(ChunksEnd):
 
     def find(self, position: int) -> Chunk | None:
         """The chunk that holds the byte at `position`, or None."""
-        place = bisect_right(self._chunks, position, key=attrgetter("position")) - 1
-        if place < 0:
+        last = bisect_right(self._chunks, position, key=attrgetter("position")) - 1
+        if last < 0:
             return None
-        chunk = self._chunks[place]
+        chunk = self._chunks[last]
         return chunk if position < chunk.end else None
 
     def since(self, position: int) -> Iterator[Chunk]:
         """The chunks with bytes at or behind `position`, oldest first."""
-        place = bisect_right(self._chunks, position, key=attrgetter("position")) - 1
-        for index in range(max(place, 0), len(self._chunks)):
+        last = bisect_right(self._chunks, position, key=attrgetter("position")) - 1
+        for index in range(max(last, 0), len(self._chunks)):
             if self._chunks[index].end > position:
                 yield self._chunks[index]
 

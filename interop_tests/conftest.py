@@ -30,7 +30,7 @@ READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.02
 LOG_LINES_SHOWN = 200
-DOORS = ("mqtt", "amqp", "http", "rocketmq", "admin")
+LISTENERS = ("mqtt", "amqp", "http", "rocketmq", "admin")
 
 DEFAULTS: dict[str, object] = {
     # Preallocating 1 GiB for a handful of messages is only slow.
@@ -54,9 +54,9 @@ class Server:
     """A server process.
 
     Attributes:
-        host: where its doors are.
+        host: where its listeners are.
         mqtt_port, amqp_port, http_port, rocketmq_port, admin_port: 0 before the first start, or
-            where the door is not open. They stay the same over a restart.
+            where the listener is not open. They stay the same over a restart.
         data_directory: where it keeps its messages.
         process: the running or ended process.
         log_path: what it said on stderr, over all restarts.
@@ -94,8 +94,8 @@ class Server:
         self._ready_file.unlink(missing_ok=True)
         arguments = ["--ready-file", str(self._ready_file)]
         settings = {"server.data_directory": self.data_directory}
-        for door in DOORS:
-            settings[f"{door}.port"] = getattr(self, f"{door}_port")
+        for listener in LISTENERS:
+            settings[f"{listener}.port"] = getattr(self, f"{listener}_port")
         for key, value in {**settings, **self._options}.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             arguments += ["--set", f"{key}={text}"]
@@ -110,7 +110,7 @@ class Server:
             )
 
     def start(self) -> None:
-        """Start the process and return when its doors are open."""
+        """Start the process and return when its listeners are open."""
         self.launch()
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not self.is_ready():
@@ -119,12 +119,12 @@ class Server:
             assert time.monotonic() < deadline, "the server is not ready in time"
         ready = json.loads(self._ready_file.read_text(encoding="utf-8"))
         assert ready["pid"] == self.process.pid
-        for door in DOORS:
-            setattr(self, f"{door}_port", ready[door] or 0)
+        for listener in LISTENERS:
+            setattr(self, f"{listener}_port", ready[listener] or 0)
         self._let_ports_go()
 
     def is_ready(self) -> bool:
-        """Whether the process that was started last has opened its doors."""
+        """Whether the process that was started last has opened its listeners."""
         return self._ready_file.exists()
 
     def ended_within(self, seconds: float) -> bool:
@@ -139,20 +139,20 @@ class Server:
         """SIGKILL, as a crash: no goodbye, nothing flushed."""
         self.process.kill()
         self.process.wait()
-        self._hold_ports()
+        self._reserve_ports()
 
     def terminate(self) -> int:
         """SIGTERM, and wait for the end; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(STOP_SECONDS_MAX)
-        self._hold_ports()
+        self._reserve_ports()
         return code
 
-    def _hold_ports(self) -> None:
+    def _reserve_ports(self) -> None:
         """Until the next start, the system gives the ports to nobody who asks for any: a socket is
         bound there that does not listen, which keeps out no server that wants just this port."""
-        for door in DOORS:
-            port = getattr(self, f"{door}_port")
+        for listener in LISTENERS:
+            port = getattr(self, f"{listener}_port")
             if port:
                 holder = socket.socket()
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -215,8 +215,8 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
         command: tuple[str, ...] = (sys.executable, "-m", "polymq"),
         **options: object,
     ) -> Server:
-        place = directory or tmp_path / f"server-{len(servers)}"
-        made = Server(place, options, environment or {}, command)
+        folder = directory or tmp_path / f"server-{len(servers)}"
+        made = Server(folder, options, environment or {}, command)
         servers.append(made)
         if ready:
             made.start()

@@ -39,14 +39,14 @@ def need_clients(generation: str) -> list[str]:
     for program in ("java", "javac", "mvn"):
         if shutil.which(program) is None:
             pytest.skip(f"there is no {program} on this machine")
-    place = _cache() / f"java-{_digest()}-{generation}"
-    place.mkdir(parents=True, exist_ok=True)
-    class_path = place / "class-path"
-    with (place / "lock").open("w") as lock:
+    folder = _cache() / f"java-{_digest()}-{generation}"
+    folder.mkdir(parents=True, exist_ok=True)
+    class_path = folder / "class-path"
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
         if not class_path.exists() or not _all_there(class_path):
-            _build(generation, place, class_path)
-    return [str(place / "classes"), class_path.read_text(encoding="utf-8").strip()]
+            _build(generation, folder, class_path)
+    return [str(folder / "classes"), class_path.read_text(encoding="utf-8").strip()]
 
 
 def _cache() -> Path:
@@ -69,11 +69,11 @@ def _all_there(class_path: Path) -> bool:
     return all(Path(jar).exists() for jar in class_path.read_text(encoding="utf-8").split(":"))
 
 
-def _build(generation: str, place: Path, class_path: Path) -> None:
-    _look_for_maven_central(place)
-    made = place / "class-path.new"
+def _build(generation: str, folder: Path, class_path: Path) -> None:
+    _look_for_maven_central(folder)
+    made = folder / "class-path.new"
     done = _maven(
-        place,
+        folder,
         BUILD_SECONDS_MAX,
         f"-Pclients{generation}",
         "compile",
@@ -89,17 +89,17 @@ def _build(generation: str, place: Path, class_path: Path) -> None:
     made.rename(class_path)
 
 
-def _look_for_maven_central(place: Path) -> None:
+def _look_for_maven_central(folder: Path) -> None:
     client = f"org.apache.rocketmq:rocketmq-all:{VERSIONS['4']}:pom"
     goal = ("dependency:get", f"-Dartifact={client}", "-Dtransitive=false")
-    done = _maven(place, REACH_SECONDS_MAX, "-Pclients4", *goal)
+    done = _maven(folder, REACH_SECONDS_MAX, "-Pclients4", *goal)
     if done is None or done.returncode:
         pytest.skip("Maven Central cannot be reached from here")
 
 
-def _maven(place: Path, seconds: int, *goals: str) -> subprocess.CompletedProcess[str] | None:
+def _maven(folder: Path, seconds: int, *goals: str) -> subprocess.CompletedProcess[str] | None:
     """What Maven says; None if it takes too long."""
-    command = ["mvn", "-B", "-q", f"-Dplace={place}", *goals]
+    command = ["mvn", "-B", "-q", f"-Dplace={folder}", *goals]
     try:
         return subprocess.run(
             command,

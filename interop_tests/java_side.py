@@ -103,7 +103,7 @@ def has_route(names: str, topic: str) -> bool:
 
 @contextmanager
 def open_side(
-    generation: str, place: Path, more: Mapping[str, object] | None = None
+    generation: str, directory: Path, more: Mapping[str, object] | None = None
 ) -> Iterator[Side]:
     """Start all three; they end with the context. What the clients said is printed.
 
@@ -111,21 +111,25 @@ def open_side(
         more: properties of the Java machine.
     """
     class_path = need_clients(generation)
-    names = NameServer(place / "names")
+    names = NameServer(directory / "names")
     names.start()
-    server = Server(place / "server", {"names.servers": f'["127.0.0.1:{names.port}"]'}, {}, POLYMQ)
+    server = Server(
+        directory / "server", {"names.servers": f'["127.0.0.1:{names.port}"]'}, {}, POLYMQ
+    )
     server.start()
-    door = f"{server.host}:{server.rocketmq_port}"
+    listener = f"{server.host}:{server.rocketmq_port}"
     asked, serialize = (
-        (door, "JSON") if generation == "4" else (f"127.0.0.1:{names.port}", "ROCKETMQ")
+        (listener, "JSON") if generation == "4" else (f"127.0.0.1:{names.port}", "ROCKETMQ")
     )
     wait_until(lambda: has_route(asked, "TBW102"))  # until the broker has registered
-    with (place / "java.log").open("w") as log:
-        driver = JavaDriver(class_path, asked, serialize=serialize, home=place, log=log, more=more)
+    with (directory / "java.log").open("w") as log:
+        driver = JavaDriver(
+            class_path, asked, serialize=serialize, home=directory, log=log, more=more
+        )
         try:
             yield Side(generation, server, driver, asked)
         finally:
             driver.close()
             server.kill()
             names.kill()
-    print((place / "java.log").read_text()[-6000:])
+    print((directory / "java.log").read_text()[-6000:])

@@ -75,10 +75,10 @@ class Kills:
 
     Attributes:
         counts: kills by call.
-        starting: those of them that met the server before its doors were open.
+        starting: those of them that met the server before its listeners were open.
         missed: how often the call was not reached.
         faults: what is wrong in the end.
-        restarts: seconds from start to open doors, of servers that were not killed meanwhile.
+        restarts: seconds from start to open listeners, of servers that were not killed meanwhile.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -108,7 +108,7 @@ def is_possible() -> bool:
 def start_to_die(server: Server, call: str, ordinal: int) -> bool:
     """Start the server and wait until it is killed at the call. False if it did not come to it.
 
-    Returns once it is dead in any case. Whether its doors were open shows its ready file.
+    Returns once it is dead in any case. Whether its listeners were open shows its ready file.
     """
     server.command = command_killed_at(call, ordinal)
     server.launch()
@@ -207,7 +207,7 @@ def report(kills: Kills, seed: int, seconds: float) -> None:
     """The figures of a run."""
     published = kills.published
     print(f"{kills.counts.total()} kills at system calls in {seconds:.0f} s, seed {seed}", end="")
-    print(f"; {kills.starting} of them before the doors were open, {kills.missed} not reached")
+    print(f"; {kills.starting} of them before the listeners were open, {kills.missed} not reached")
     print(", ".join(f"{call} {count}" for call, count in sorted(kills.counts.items())))
     print(f"published {len(published.sent):,}, acked {len(published.acked):,}", end="")
     print(f", outcomes unknown {published.unknown.total():,}, records {kills.records:,}")

@@ -27,15 +27,15 @@ def need_packages(folder: str) -> Path:
         pytest.skip("there is no Node on this machine")
     if os.environ.get("POLYMQ_TESTS_WITHOUT_NODE"):
         pytest.skip("POLYMQ_TESTS_WITHOUT_NODE is set")
-    place = HERE / folder
-    with (place / ".lock").open("w") as lock:
+    path = HERE / folder
+    with (path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        stamp = place / "node_modules" / ".installed"
-        wanted = (place / "package.json").read_text(encoding="utf-8")
+        stamp = path / "node_modules" / ".installed"
+        wanted = (path / "package.json").read_text(encoding="utf-8")
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
             done = subprocess.run(
                 ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"],
-                cwd=place,
+                cwd=path,
                 capture_output=True,
                 text=True,
                 timeout=INSTALL_SECONDS_MAX,
@@ -47,11 +47,11 @@ def need_packages(folder: str) -> Path:
                     f"POLYMQ_TESTS_WITHOUT_NODE=1):\n{done.stderr[-2000:]}"
                 )
             stamp.write_text(wanted, encoding="utf-8")
-    return place
+    return path
 
 
 class NodeDriver(LineDriver):
     """A Node program."""
 
-    def __init__(self, place: Path, *arguments: str, log: IO[str]) -> None:
-        super().__init__(["node", "driver.js", *arguments], directory=place, log=log)
+    def __init__(self, path: Path, *arguments: str, log: IO[str]) -> None:
+        super().__init__(["node", "driver.js", *arguments], directory=path, log=log)

@@ -1,4 +1,4 @@
-"""Users of a started server, made by its commands; and clients of all doors that log in."""
+"""Users of a started server, made by its commands; and clients of all listeners that log in."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def polymq(
 
 
 class Admin:
-    """The operator's door, by its token: what the commands use, without starting a program."""
+    """The operator's listener, by its token: what the commands use, without starting a program."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -158,7 +158,7 @@ class MqttClient:
     def next(self) -> tuple[str, bytes]:
         return self.messages.get(timeout=SECONDS)
 
-    def is_told_to_go(self) -> bool:
+    def is_asked_to_go(self) -> bool:
         self.gone.get(timeout=SECONDS)
         return True
 

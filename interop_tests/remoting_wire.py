@@ -129,7 +129,7 @@ class Client:
         offset: int = 0,
         *,
         group: str = "readers",
-        hold_ms: int = 0,
+        wait_ms: int = 0,
         tags: str | None = None,
         queue_id: int = 0,
     ) -> tuple[Frame, list[Message]]:
@@ -142,9 +142,9 @@ class Client:
             queueId=queue_id,
             queueOffset=offset,
             maxMsgNums=32,
-            sysFlag=(2 if hold_ms else 0) | (0 if tags is None else 4),
+            sysFlag=(2 if wait_ms else 0) | (0 if tags is None else 4),
             commitOffset=0,
-            suspendTimeoutMillis=hold_ms,
+            suspendTimeoutMillis=wait_ms,
             subVersion=0,
             **wanted,
         )

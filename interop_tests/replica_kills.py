@@ -74,7 +74,7 @@ class Pair:
         secret = directory / "secret"
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_hex(32))
-        places = [f"127.0.0.1:{port}" for port in list(lasting_ports().values())[:2]]
+        addresses = [f"127.0.0.1:{port}" for port in list(lasting_ports().values())[:2]]
         self._options: list[dict[str, object]] = [
             {
                 **lasting_ports(),
@@ -82,8 +82,8 @@ class Pair:
                 "storage.segment_bytes": 1024 * 1024,
                 "storage.save_seconds": 0.5,
                 "replication.name": f"broker-{number}",
-                "replication.listen": places[number],
-                "replication.master": places[1 - number],
+                "replication.listen": addresses[number],
+                "replication.master": addresses[1 - number],
                 "replication.secret_file": secret,
                 "replication.min_in_sync": 2,
                 **(options or {}),
@@ -100,7 +100,7 @@ class Pair:
         options = {**self._options[number], "replication.role": role}
         return Server(self._directories[number], options, {}, COMMAND)
 
-    def place(self, number: int) -> str:
+    def address(self, number: int) -> str:
         """Where one of the two listens for slaves."""
         return str(self._options[number]["replication.listen"])
 
@@ -173,7 +173,7 @@ class Pair:
 
 
 def ask(server: Server, method: str, path: str) -> dict[str, Any]:
-    """Ask the operator's door."""
+    """Ask the operator's listener."""
     connection = http.client.HTTPConnection(server.host, server.admin_port, timeout=10)
     with contextlib.closing(connection):
         connection.request(method, path, headers={"X-PolyMQ-Admin": "test"})
@@ -274,7 +274,7 @@ def differences(pair: Pair, end: int) -> list[str]:
     for start in starts:
         if start < end:
             name = f"{start:020d}"
-            contents = [(place / name).read_bytes()[: end - start] for place in (one, other)]
+            contents = [(address / name).read_bytes()[: end - start] for address in (one, other)]
             if contents[0] != contents[1]:
                 found.append(f"the logs differ in {name}")
     if not starts or not end:

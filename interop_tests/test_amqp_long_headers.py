@@ -109,8 +109,8 @@ def test_in_and_out(server: Server, connection: pika.BlockingConnection, body: b
     server.start()
     found += [get(server, "q") for _ in range(3)]
     assert [its_body for _, its_body in found] == 2 * [b"before", body, b"behind"]
-    for place in (1, 4):
-        check(*found[place], body)
+    for count in (1, 4):
+        check(*found[count], body)
 
 
 class Device:

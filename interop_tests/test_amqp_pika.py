@@ -89,7 +89,7 @@ def test_tutorial_2_work_queues(connect: Callable[..., Blocking]) -> None:
     held: list[list[tuple[int, bytes]]] = [[], []]
     for index, worker in enumerate(workers):
         worker.basic_qos(prefetch_count=1)
-        worker.basic_consume("task_queue", functools.partial(hold, held[index]))
+        worker.basic_consume("task_queue", functools.partial(take, held[index]))
     for number in range(4):
         sender.basic_publish(
             "",
@@ -98,23 +98,23 @@ def test_tutorial_2_work_queues(connect: Callable[..., Blocking]) -> None:
             pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent),
         )
     for index, worker in enumerate(workers):
-        until_holds(worker.connection, held[index], 1)
+        until_true(worker.connection, held[index], 1)
     quick = workers[0]
     while len(held[0]) < 3:
         quick.basic_ack(held[0][-1][0])
-        until_holds(quick.connection, held[0], len(held[0]) + 1)
+        until_true(quick.connection, held[0], len(held[0]) + 1)
     assert len(held[1]) == 1
     bodies = sorted(body for _, body in held[0] + held[1])
     assert bodies == [b"task 0", b"task 1", b"task 2", b"task 3"]
 
 
-def hold(
+def take(
     held: list[tuple[int, bytes]], _channel: Channel, method: Any, _properties: Any, body: bytes
 ) -> None:
     held.append((method.delivery_tag, body))
 
 
-def until_holds(connection: Blocking, held: list[tuple[int, bytes]], count: int) -> None:
+def until_true(connection: Blocking, held: list[tuple[int, bytes]], count: int) -> None:
     until(connection, lambda: len(held) >= count)
 
 

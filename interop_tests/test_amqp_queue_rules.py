@@ -167,11 +167,11 @@ def refused(connection: Blocking, **settings: Any) -> tuple[int, str]:
 def test_wrong_arguments_are_406(connect: Callable[..., Blocking]) -> None:
     """The text names the argument and what it may be."""
     connection = connect()
-    for arguments, words in WRONG.values():
+    for arguments, texts in WRONG.values():
         code, text = refused(connection, arguments=arguments)
         assert code == 406
         assert "invalid arg" in text
-        assert words in text
+        assert texts in text
 
 
 def test_another_declaration_is_refused(connect: Callable[..., Blocking]) -> None:
@@ -180,10 +180,10 @@ def test_another_declaration_is_refused(connect: Callable[..., Blocking]) -> Non
     channel = connection.channel()
     for _ in range(2):  # the same again is no difference
         channel.queue_declare("q", arguments={"x-max-length": 5})
-    for settings, expected, words in OTHERS.values():
+    for settings, expected, texts in OTHERS.values():
         code, text = refused(connection, **settings)
         assert code == expected
-        assert words in text
+        assert texts in text
 
 
 # --- time to live --------------------------------------------------------------------------------

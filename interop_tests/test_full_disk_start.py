@@ -39,24 +39,24 @@ OPTIONS: dict[str, object] = {
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    directory = tmp_path / "disk"
+    directory.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(directory)],
         check=False,
         capture_output=True,
     )
     if made.returncode:
         pytest.skip("only root can make a small file system")
     try:
-        yield place
+        yield directory
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
-def fill(place: Path) -> Path:
+def fill(directory: Path) -> Path:
     """Take all room, to the last byte."""
-    ballast = place / "ballast"
+    ballast = directory / "ballast"
     with ballast.open("ab", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
             try:

@@ -212,7 +212,7 @@ def test_nothing_acked_is_lost_over_ten_kills(
 
 
 def line(what: What, number: int = -1, note: str = "") -> Line:
-    return Line(what=what, at=0.0, who="p", number=number, note=note)
+    return Line(what=what, at=0.0, actor="p", number=number, note=note)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_the_verdict_sees_each_fault(log: list[int], got: list[str], faults: lis
     read = []
     for text in got:
         number, _, note = text.partition(" ")
-        words = {"connected": What.CONNECTED, "corrupt": What.CORRUPT, "refused": What.REFUSED}
-        what = words.get(number, What.GOT)
+        said = {"connected": What.CONNECTED, "corrupt": What.CORRUPT, "refused": What.REFUSED}
+        what = said.get(number, What.GOT)
         read.append(line(what, int(number) if what is What.GOT else -1, note))
     keys = [("p", number) for number in log]
     found = judge_log(published, keys).texts + judge_consumer(published, Counter(keys), read).texts

@@ -303,8 +303,8 @@ def test_a_will_is_published_unless_the_client_disconnects(server: Server) -> No
         watcher.expect_nothing_before_ping()
     with RawClient.connected(server.mqtt_port, "late") as late:
         late.subscribe(("will/#", 0))
-        kept = late.receive_publish()
-        assert (kept.topic, kept.body, kept.retain) == ("will/lost", b"gone", True)
+        stored = late.receive_publish()
+        assert (stored.topic, stored.body, stored.retain) == ("will/lost", b"gone", True)
         late.expect_nothing_before_ping()
         late.send(publish("will/lost", b"", retain=True))  # other tests subscribe to everything
         assert late.receive_publish().body == b""

@@ -67,10 +67,10 @@ def counted(server: Server, name: str) -> float:
 
 @pytest.mark.parametrize("qos", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("overflow", "kept"), [("drop_oldest", range(35, 40)), ("drop_newest", range(5))]
+    ("overflow", "stored"), [("drop_oldest", range(35, 40)), ("drop_newest", range(5))]
 )
 def test_a_full_session_keeps_what_its_policy_says(
-    start_server: StartServer, overflow: str, kept: range, qos: int
+    start_server: StartServer, overflow: str, stored: range, qos: int
 ) -> None:
     """Every publisher is answered; what was dropped stays dropped when the server is killed."""
     options = {"mqtt.session_queue_max": 5, "mqtt.session_queue_overflow": overflow}
@@ -81,7 +81,7 @@ def test_a_full_session_keeps_what_its_policy_says(
     server.kill()
     server.start()
     device = Device(server, qos)
-    assert device.take(5) == list(kept)
+    assert device.take(5) == list(stored)
     publish(server, range(40, 45), qos)
     assert device.take(5) == list(range(40, 45))
     device.leave()

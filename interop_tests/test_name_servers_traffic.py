@@ -83,26 +83,26 @@ class Program:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{topic} {body}\n")
         self._process.stdin.flush()
-        return self.wait(lambda words: words[1] == body and words[0] in ("sent", "failed"))
+        return self.wait(lambda texts: texts[1] == body and texts[0] in ("sent", "failed"))
 
     def wait(self, wanted: Callable[[list[str]], bool]) -> list[str]:
         """A line that it says, or has said."""
         deadline = time.monotonic() + SECONDS_MAX
-        for words in self.said:
-            if wanted(words):
-                return words
+        for texts in self.said:
+            if wanted(texts):
+                return texts
         while True:
-            words = self._lines.get(timeout=max(deadline - time.monotonic(), 0)).split()
-            self.said.append(words)
-            if wanted(words):
-                return words
+            texts = self._lines.get(timeout=max(deadline - time.monotonic(), 0)).split()
+            self.said.append(texts)
+            if wanted(texts):
+                return texts
 
     def goes_on(self, topic: str, body: str) -> str:
         """It sends a message and consumes it; the broker that took it."""
-        words = self.send(topic, body)
-        assert words[0] == "sent", words
-        self.wait(lambda words: words == ["got", body])
-        return words[2]
+        texts = self.send(topic, body)
+        assert texts[0] == "sent", texts
+        self.wait(lambda texts: texts == ["got", body])
+        return texts[2]
 
     def close(self) -> int:
         assert self._process.stdin is not None

@@ -102,10 +102,10 @@ def test_idle_strangers_at_any_listener_stop_nobody(start_server: StartServer) -
             until(f"{name} takes nobody any more", partial(can_connect, ports, name))
     status, health = ask(server.admin_port, "/health")
     assert (status, health["status"]) == (200, "ok")
-    told = [line for line in server.log_events() if "connections are limited" in line["event"]]
-    assert len(told) == 1
-    assert told[0]["open_files"] == OPEN_FILES
-    assert told[0]["connections"] < OPEN_FILES
+    reported = [line for line in server.log_events() if "connections are limited" in line["event"]]
+    assert len(reported) == 1
+    assert reported[0]["open_files"] == OPEN_FILES
+    assert reported[0]["connections"] < OPEN_FILES
     assert server.terminate() == 0
 
 

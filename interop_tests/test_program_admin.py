@@ -1,4 +1,4 @@
-"""The operator's door: metrics, health, and who may not come in."""
+"""The operator's listener: metrics, health, and who may not come in."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_senseless_number_of_queues_is_refused(server: Server) -> None:
         assert "queues" in json.loads(body)["detail"]
 
 
-def test_the_door_can_be_left_closed(start_server: StartServer) -> None:
+def test_the_listener_can_be_left_closed(start_server: StartServer) -> None:
     server = start_server(**{"admin.enabled": False, "amqp.enabled": False})
     assert server.admin_port == 0
     assert server.amqp_port == 0

@@ -58,14 +58,14 @@ def test_life_of_a_topic(server: Server) -> None:
 def test_settings_of_a_topic(server: Server) -> None:
     """A value of its own, shown as such, after a kill too; `default` goes back."""
     polymq(server, "topic", "create", "orders", "retention_bytes=1000")
-    told = polymq(server, "topic", "set", "orders", "retention_seconds=60").stdout.decode()
-    assert "  retention_seconds = 60\n" in told
-    assert "  durability = fsync  (the server's default)\n" in told
+    reported = polymq(server, "topic", "set", "orders", "retention_seconds=60").stdout.decode()
+    assert "  retention_seconds = 60\n" in reported
+    assert "  durability = fsync  (the server's default)\n" in reported
     server.kill()
     server.restart()
-    assert polymq(server, "topic", "show", "orders").stdout.decode().endswith(told)
-    told = polymq(server, "topic", "set", "orders", "retention_seconds=default").stdout.decode()
-    assert "  retention_seconds = 259200  (the server's default)\n" in told
+    assert polymq(server, "topic", "show", "orders").stdout.decode().endswith(reported)
+    reported = polymq(server, "topic", "set", "orders", "retention_seconds=default").stdout.decode()
+    assert "  retention_seconds = 259200  (the server's default)\n" in reported
     line = complaint(server, "topic", "set", "orders", "retention_seconds=72h", code=1)
     assert "whole number of seconds" in line
     line = complaint(server, "topic", "set", "nothing", "retention_seconds=1", code=1)
@@ -129,9 +129,9 @@ def test_names_that_are_the_brokers_own_are_refused(server: Server) -> None:
 
 def test_messages_come_back_byte_for_byte(server: Server) -> None:
     polymq(server, "message", "publish", "t", "room1.temp", "21.5 °C")
-    told = polymq(server, "message", "publish", "t", "raw", "--content-type", "image/x",
+    reported = polymq(server, "message", "publish", "t", "raw", "--content-type", "image/x",
                   "--id", "id 7", body=AWKWARD)  # fmt: skip
-    assert told.stderr == b"259 bytes are stored in t.\n"
+    assert reported.stderr == b"259 bytes are stored in t.\n"
     bodies = polymq(server, "message", "read", "t", "--format", "body").stdout
     assert bodies == "21.5 °C".encode() + AWKWARD
     lines = polymq(server, "message", "read", "t", "--format", "json").stdout.splitlines()
@@ -157,10 +157,12 @@ def test_messages_are_found_by_key_and_shown_by_position(server: Server) -> None
     assert polymq(server, *find, "o-1", "--since", "1h").stdout == line + b"\n"
     assert polymq(server, *find, "o-1", "--until", "2020-01-01").stdout == b""
     message_id = f"7F000001{10911:08X}{found['position']:016X}"
-    for place in (str(found["position"]), message_id):
-        assert polymq(server, "message", "show", place, "--format", "json").stdout == line + b"\n"
-    told = polymq(server, "message", "find", "orders", "--key", "o-7").stderr
-    assert told == b"No message of orders has the key o-7.\n"
+    for position in (str(found["position"]), message_id):
+        assert (
+            polymq(server, "message", "show", position, "--format", "json").stdout == line + b"\n"
+        )
+    reported = polymq(server, "message", "find", "orders", "--key", "o-7").stderr
+    assert reported == b"No message of orders has the key o-7.\n"
     assert "there is no topic 'returns'" in complaint(
         server, "message", "find", "returns", "--key", "k", code=1
     )

@@ -19,7 +19,7 @@ from interop_tests.conftest import Server, StartServer
 LINE_SECONDS_MAX = 60.0
 
 
-def test_ready_means_that_every_door_is_open(server: Server) -> None:
+def test_ready_means_that_every_listener_is_open(server: Server) -> None:
     """The ready file comes last: whoever waits for it can connect to every port in it."""
     for port in (server.mqtt_port, server.amqp_port, server.http_port, server.rocketmq_port):
         socket.create_connection((server.host, port), timeout=5).close()
@@ -130,14 +130,16 @@ def test_a_taken_port_is_named(start_server: StartServer) -> None:
     assert line.startswith("polymq: mqtt: ")
 
 
-@pytest.mark.parametrize("door", ["amqp", "http", "rocketmq", "admin"])
-def test_every_door_tells_that_its_port_is_taken(start_server: StartServer, door: str) -> None:
+@pytest.mark.parametrize("listener", ["amqp", "http", "rocketmq", "admin"])
+def test_every_listener_tells_that_its_port_is_taken(
+    start_server: StartServer, listener: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, line = failed_start(start_server, **{f"{door}.port": port})
+        code, line = failed_start(start_server, **{f"{listener}.port": port})
     assert code == 71
     assert str(port) in line
-    assert line.startswith(f"polymq: {door}: ")
+    assert line.startswith(f"polymq: {listener}: ")
 
 
 def test_an_address_of_another_machine_cannot_be_bound(start_server: StartServer) -> None:
@@ -227,8 +229,8 @@ def admin_health(server: Server) -> dict[str, Any]:
 
 def test_a_server_that_nobody_can_connect_to_says_so(start_server: StartServer) -> None:
     """It may be wanted, to look into a store; but then it is no accident that goes unseen."""
-    doors = ("mqtt", "amqp", "http", "rocketmq")
-    server = start_server(**{f"{door}.enabled": False for door in doors})
-    told = [event["event"] for event in server.log_events() if event.get("level") == "warning"]
-    assert any("no client can connect" in text for text in told)
+    listeners = ("mqtt", "amqp", "http", "rocketmq")
+    server = start_server(**{f"{listener}.enabled": False for listener in listeners})
+    reported = [event["event"] for event in server.log_events() if event.get("level") == "warning"]
+    assert any("no client can connect" in text for text in reported)
     assert set(admin_health(server)["kernels"])

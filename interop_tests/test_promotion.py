@@ -22,7 +22,7 @@ from interop_tests.replica_kills import COMMAND, Pair, ask, status, wait
 from interop_tests.test_log_deletion import publish, store_of
 
 MESSAGES_COUNT = 60
-PLACES = ("m", "s1", "s2")
+ADDRESSES = ("m", "s1", "s2")
 
 
 class Trio:
@@ -32,7 +32,7 @@ class Trio:
         secret = directory / "secret"
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_hex(32))
-        self.places = [f"127.0.0.1:{port}" for port in list(lasting_ports().values())[:3]]
+        self.addresses = [f"127.0.0.1:{port}" for port in list(lasting_ports().values())[:3]]
         self.servers = [
             Server(
                 directory / name,
@@ -41,21 +41,23 @@ class Trio:
                     "storage.segment_bytes": 1024 * 1024,
                     "replication.role": "slave" if number else "master",
                     "replication.name": name,
-                    "replication.listen": self.places[number],
-                    "replication.master": self.places[0] if number else "",
+                    "replication.listen": self.addresses[number],
+                    "replication.master": self.addresses[0] if number else "",
                     "replication.secret_file": secret,
                     "replication.min_in_sync": 2,
                 },
                 {},
                 COMMAND,
             )
-            for number, name in enumerate(PLACES)
+            for number, name in enumerate(ADDRESSES)
         ]
 
     def follow(self, number: int, master: int) -> None:
         """Start a broker as another one's slave."""
         server = self.servers[number]
-        server.configure(**{"replication.role": "slave", "replication.master": self.places[master]})
+        server.configure(
+            **{"replication.role": "slave", "replication.master": self.addresses[master]}
+        )
         server.start()
 
     def close(self) -> None:
@@ -64,10 +66,10 @@ class Trio:
             server.close(sys.stdout)
 
 
-def command(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
+def command(server: Server, *texts: str) -> subprocess.CompletedProcess[str]:
     """What an operator types."""
     return subprocess.run(
-        [*COMMAND, *words, "--data-directory", str(server.data_directory)],
+        [*COMMAND, *texts, "--data-directory", str(server.data_directory)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -199,8 +201,8 @@ def test_a_slave_binds_its_port_at_its_start(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     with contextlib.ExitStack() as stack:
         stack.callback(pair.close)
-        place = pair.place(1)
-        port = int(place.rpartition(":")[2])
+        address = pair.address(1)
+        port = int(address.rpartition(":")[2])
         with socket.create_server(("127.0.0.1", port)):
             with pytest.raises(AssertionError):
                 pair.servers[1].start()

@@ -83,7 +83,7 @@ def test_a_master_that_was_replaced_takes_nothing(tmp_path: Path) -> None:
         old.kill()
         pair.promote()
         assert status(new)["term"] == 1
-        for peer in (old_peer := pair.place(1)), "":
+        for peer in (old_peer := pair.address(1)), "":
             old.configure(**{"replication.master": peer})
             old.start()
             found = status(old)

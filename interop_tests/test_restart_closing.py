@@ -212,7 +212,7 @@ def test_nobody_holds_up_the_end(start_server: StartServer, number: signal.Signa
     """Clients that never say goodbye, in any protocol: the server ends when their time is over."""
     server = start_server(**{"server.drain_seconds": 0.5})
     with contextlib.ExitStack() as stack:
-        hold_on(server, stack)
+        wait_on(server, stack)
         server.process.send_signal(number)
         assert server.process.wait(WAIT_SECONDS_MAX) == 0
 
@@ -225,7 +225,7 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(start_server: StartServe
         client = stack.enter_context(RawClient.connected(server.mqtt_port, "p"))
         client.send(*(publish("t/k", b"%d" % k, qos=1, packet_id=k) for k in range(1, 101)))
         client.expect(*map(puback, range(1, 101)))
-        hold_on(server, stack)
+        wait_on(server, stack)
         server.process.send_signal(signal.SIGINT)
         client.expect_closed()
         assert server.process.poll() is None
@@ -235,7 +235,7 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(start_server: StartServe
     assert stored_bodies(server, "t") == [b"%d" % k for k in range(1, 101)]
 
 
-def hold_on(server: Server, stack: contextlib.ExitStack) -> None:
+def wait_on(server: Server, stack: contextlib.ExitStack) -> None:
     """Connect in every protocol, and do not do what would end the connection."""
     stack.enter_context(half_a_request(server, b"never"))
     stack.enter_context(RawClient.connected(server.mqtt_port, "idle"))
@@ -300,7 +300,7 @@ def test_a_stop_under_load_loses_nothing(
     consumer.stop()
     consumer.wait_end(WAIT_SECONDS_MAX)
     consumer.read()
-    got = Counter((line.who, line.number) for line in consumer.lines if line.what is What.GOT)
+    got = Counter((line.actor, line.number) for line in consumer.lines if line.what is What.GOT)
     faults = judge_consumer(published, got, consumer.lines).texts
     # A server that stops in order writes down every ack, so there is no doubt about a repeat.
     once = {key: 1 + published.unknown[key] for key in published.sent}

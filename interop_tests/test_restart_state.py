@@ -74,7 +74,7 @@ def read_topic(server: Server, topic: str) -> list[tuple[int, bytes]]:
 
 
 def topics(server: Server) -> list[dict[str, Any]]:
-    """All topics with the bounds of their queues, as the admin door tells them."""
+    """All topics with the bounds of their queues, as the admin listener tells them."""
     connection = http.client.HTTPConnection(
         "127.0.0.1", server.admin_port, timeout=WAIT_SECONDS_MAX
     )

@@ -1,4 +1,4 @@
-"""What becomes of those who lose a right, or their name, while they use it: at each door."""
+"""What becomes of those who lose a right, or their name, while they use it: at each listener."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_mqtt_subscriber_that_loses_its_right_is_closed(server: Server, peopl
     root.publish("b/x", b"1")
     assert client.next() == ("b/x", b"1")
     people.deny("ann", "subscribe", "b.#")
-    assert client.is_told_to_go()
+    assert client.is_asked_to_go()
     client.close()
     root.publish("b/x", b"2")
     root.publish("a/x", b"3")
@@ -172,7 +172,7 @@ def test_connections_end_with_their_user(server: Server, people: Admin, how: str
         people.good("DELETE", "/users/ann")
     else:
         people.change("ann", password="another")
-    assert client.is_told_to_go()
+    assert client.is_asked_to_go()
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         connection.process_data_events(10)
     assert MqttClient(server, "ann").code == BAD_CREDENTIALS

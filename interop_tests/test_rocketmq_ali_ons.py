@@ -1,4 +1,4 @@
-"""RocketMQ's door with an unmodified client: ali-ons, the library that Node programs use."""
+"""RocketMQ's listener with an unmodified client: ali-ons, the library that Node programs use."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ GATHER_SECONDS_MAX = 0.5
 @pytest.fixture
 def drive_at(tmp_path: Path) -> Iterator[Callable[[str], NodeDriver]]:
     """Start a driver with clients that ask the name server at an address."""
-    place = need_packages("ali_ons")
+    directory = need_packages("ali_ons")
     drivers: list[NodeDriver] = []
     with (tmp_path / "node.log").open("w") as log:
 
         def start(names: str) -> NodeDriver:
-            driver = NodeDriver(place, names, log=log)
+            driver = NodeDriver(directory, names, log=log)
             drivers.append(driver)
             return driver
 
@@ -45,7 +45,7 @@ def drive_at(tmp_path: Path) -> Iterator[Callable[[str], NodeDriver]]:
 
 @pytest.fixture
 def drive(drive_at: Callable[[str], NodeDriver]) -> Callable[[Server], NodeDriver]:
-    """Start a driver with clients for a server, whose door is a name server, too."""
+    """Start a driver with clients for a server, whose listener is a name server, too."""
     return lambda server: drive_at(f"{server.host}:{server.rocketmq_port}")
 
 

@@ -1,8 +1,8 @@
-"""RocketMQ's door with Apache's own Java clients, unchanged from Maven Central.
+"""RocketMQ's listener with Apache's own Java clients, unchanged from Maven Central.
 
-One Java machine for each generation of clients. Those of 4.x ask the broker's door for routes and
-write JSON headers; those of 5.x ask a name server of its own and write binary ones, as RocketMQ's
-benchmarks do.
+One Java machine for each generation of clients. Those of 4.x ask the broker's listener for routes
+and write JSON headers; those of 5.x ask a name server of its own and write binary ones, as
+RocketMQ's benchmarks do.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def check_compressed(side: Side, flag: int) -> None:
     text = b"a long story, " * 1000
     topic = side.make_topic("stories")
     host = side.server.host
-    doors = f"http://{host}:{side.server.http_port}"
+    listeners = f"http://{host}:{side.server.http_port}"
     mqtt: queue.Queue[bytes] = queue.Queue()
     ready = threading.Event()
     device = paho.Client(CallbackAPIVersion.VERSION2, side.name("device"))
@@ -199,13 +199,13 @@ def check_compressed(side: Side, flag: int) -> None:
         channel.exchange_declare(topic, "topic", durable=True)
         channel.queue_declare(topic)
         channel.queue_bind(topic, topic, "#")
-        http("PUT", f"{doors}/subscriptions/all", json.dumps({"topic": topic}).encode())
+        http("PUT", f"{listeners}/subscriptions/all", json.dumps({"topic": topic}).encode())
         assert ready.wait(SECONDS_MAX)
         side.producer()(topic, text, tag="t")
         assert mqtt.get(timeout=SECONDS_MAX) == text
         _, _, body = next(iter(channel.consume(topic, inactivity_timeout=SECONDS_MAX)))
         assert body == text
-    receive = f"{doors}/topics/{topic}/subscriptions/all:receive?maxWaitTime=20"
+    receive = f"{listeners}/topics/{topic}/subscriptions/all:receive?maxWaitTime=20"
     event = http("POST", receive)["value"][0]["event"]
     assert (event.get("data") or base64.b64decode(event["data_base64"]).decode()) == text.decode()
     device.loop_stop()

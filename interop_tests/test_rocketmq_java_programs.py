@@ -174,7 +174,7 @@ def test_mqadmin_administers(side: Side) -> None:
     copy = side.name("group")
     admin("success", "updateSubGroup", *cluster, "-g", copy)
     admin("success", "cloneGroupOffset", "-s", group, "-d", copy, "-t", topic)
-    if side.generation == "5":  # asks a name server; the broker's door keeps no values
+    if side.generation == "5":  # asks a name server; the broker's listener keeps no values
         admin("success", "updateKvConfig", "-s", "space", "-k", "key", "-v", "value")
         admin("success", "deleteKvConfig", "-s", "space", "-k", "key")
     admin("success", "deleteSubGroup", *cluster, "-g", group)

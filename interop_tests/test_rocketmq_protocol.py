@@ -1,4 +1,4 @@
-"""RocketMQ's door, byte by byte: what clients rely on beyond sending and consuming."""
+"""RocketMQ's listener, byte by byte: what clients rely on beyond sending and consuming."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_a_batch_has_consecutive_offsets_and_an_id_for_each(client: Client) -> N
     assert [message.body for message in pulled] == [b"1", b"2", b"3"]
     assert [message.properties["TAGS"] for message in pulled] == ["a", "a", "b"]
     assert pulled[2].properties["n"] == "3"
-    places = [int(identity[16:], 16) for identity in sent.fields["msgId"].split(",")]
-    assert places == [message.position for message in pulled]
+    positions = [int(identity[16:], 16) for identity in sent.fields["msgId"].split(",")]
+    assert positions == [message.position for message in pulled]
 
 
 def test_a_long_batch_is_answered_and_stored_whole(client: Client) -> None:
@@ -133,9 +133,9 @@ def test_bad_messages_are_refused_in_words_and_the_connection_goes_on(client: Cl
 
 
 def test_a_client_cannot_forge_what_the_broker_writes(client: Client) -> None:
-    client.publish("orders", b"x", PMQ_S="1.0", PMQ_RETAIN="1", kept="yes")
+    client.publish("orders", b"x", PMQ_S="1.0", PMQ_RETAIN="1", stored="yes")
     _, (pulled,) = client.pull("orders")
-    assert pulled.properties["kept"] == "yes"
+    assert pulled.properties["stored"] == "yes"
     assert not {"PMQ_S", "PMQ_RETAIN"} & set(pulled.properties)
 
 
@@ -147,14 +147,14 @@ def test_a_compressed_body_reaches_rocketmq_as_it_was_sent(client: Client) -> No
 
 
 def test_offsets_of_a_group(client: Client) -> None:
-    place = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
+    queue_fields = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
     client.publish("orders", b"x")
-    assert client.ask(15, commitOffset=1, **place).code == NO_GROUP
+    assert client.ask(15, commitOffset=1, **queue_fields).code == NO_GROUP
     client.beat("c1", consumers=[consumer("billing", "orders")])
-    assert client.ask(14, **place).fields["offset"] == "0"
-    assert client.ask(14, setZeroIfNotFound="false", **place).code == NO_OFFSET
-    assert client.ask(15, commitOffset=1, **place).code == SUCCESS
-    assert client.ask(14, setZeroIfNotFound="false", **place).fields["offset"] == "1"
+    assert client.ask(14, **queue_fields).fields["offset"] == "0"
+    assert client.ask(14, setZeroIfNotFound="false", **queue_fields).code == NO_OFFSET
+    assert client.ask(15, commitOffset=1, **queue_fields).code == SUCCESS
+    assert client.ask(14, setZeroIfNotFound="false", **queue_fields).fields["offset"] == "1"
     stats = client.ask(208, consumerGroup="billing").body
     assert b'"brokerOffset":1,"consumerOffset":1' in stats
 
@@ -196,7 +196,7 @@ def test_a_message_that_is_given_back_comes_to_the_retry_topic_then_to_the_dead_
     _, (first,) = client.pull("orders")
     back = {"group": "billing", "originMsgId": "O1", "originTopic": "orders"}
     assert client.ask(36, offset=first.position, delayLevel=1, **back).code == SUCCESS
-    frame, retried = client.pull("%RETRY%billing", hold_ms=20_000)  # a second later
+    frame, retried = client.pull("%RETRY%billing", wait_ms=20_000)  # a second later
     assert frame.code == SUCCESS
     (again,) = retried
     assert (again.body, again.times) == (b"hard", 1)
@@ -213,7 +213,7 @@ def test_a_delayed_message_comes_when_it_is_due(client: Client) -> None:
     assert client.publish("orders", b"later", DELAY="1").code == SUCCESS
     _, pulled = client.pull("orders")
     assert [message.body for message in pulled] == [b"now"]
-    _, pulled = client.pull("orders", 1, hold_ms=20_000)
+    _, pulled = client.pull("orders", 1, wait_ms=20_000)
     assert [message.body for message in pulled] == [b"later"]
 
 
@@ -300,7 +300,7 @@ def test_a_reader_of_some_tags_gets_only_those(client: Client) -> None:
     assert len(client.pull("orders", tags="*")[1]) == 5
 
 
-def test_the_id_of_a_message_names_the_door(server: Server, client: Client) -> None:
+def test_the_id_of_a_message_names_the_listener(server: Server, client: Client) -> None:
     """Java's clients connect to the address in it: the record and the answer say the same."""
     sent = client.publish("orders", b"x")
     host = bytes.fromhex(sent.fields["msgId"][:16])
@@ -355,17 +355,17 @@ def test_a_group_is_set_back_and_forward(client: Client) -> None:
     client.ask(17, topic="orders", readQueueNums=1, writeQueueNums=1, perm=6)
     for number in range(4):
         client.publish("orders", b"%d" % number)
-    place = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
+    queue_fields = {"consumerGroup": "billing", "topic": "orders", "queueId": 0}
     where = {"group": "billing", "topic": "orders"}
     client.ask(200, json.dumps({"groupName": "billing"}).encode())
 
     def offset() -> str:
-        return client.ask(14, **place).fields["offset"]
+        return client.ask(14, **queue_fields).fields["offset"]
 
     def reset(**more: object) -> Frame:
         return client.ask(222, **where, **{"timestamp": 0, "isForce": "false", **more})
 
-    client.ask(15, commitOffset=3, **place)
+    client.ask(15, commitOffset=3, **queue_fields)
     answer = reset()
     assert (answer.code, offset()) == (SUCCESS, "0")
     mq = b'{"brokerName":"broker-a","queueId":0,"topic":"orders"}'

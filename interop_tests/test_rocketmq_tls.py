@@ -19,7 +19,7 @@ from interop_tests.java import JavaDriver, need_clients
 from interop_tests.java_side import SECONDS_MAX, encoded
 from interop_tests.name_server import NameServer, wait_until
 from interop_tests.remoting_wire import Client, consumer
-from interop_tests.test_tls import FILES, client_context, ports_of, told_ports
+from interop_tests.test_tls import FILES, client_context, logged_ports, ports_of
 
 TLS = {
     "tls.certificate": FILES / "server.pem",
@@ -64,7 +64,7 @@ def test_both_ports_lead_to_the_same_topics_and_groups(start_server: StartServer
 def test_with_tls_only_nobody_is_heard_without(start_server: StartServer) -> None:
     server = start_server(**TLS, **{"rocketmq.plain": False})
     ports = ports_of(server)
-    assert told_ports(server)["rocketmq"] is None
+    assert logged_ports(server)["rocketmq"] is None
     with (
         Client(server.host, ports["rocketmqs"]) as client,
         pytest.raises((ConnectionError, struct.error)),
@@ -185,18 +185,18 @@ def test_the_parquet_sink_does_not_read_where_the_certificate_is_strange(
     assert "CERTIFICATE_VERIFY_FAILED" in done.stderr.decode()
 
 
-def sink(place: Path, port: int, authority: str) -> list[str]:
+def sink(directory: Path, port: int, authority: str) -> list[str]:
     """One run of the sink, which connects as if the server were elsewhere."""
     return [
         *("sink", "--once", "--topic", "orders"),
         *("--broker", f"localhost:{port}", "--tls-ca", str(FILES / authority)),
-        *("--output", str(place / "lake"), "--checkpoint", str(place / "checkpoint")),
+        *("--output", str(directory / "lake"), "--checkpoint", str(directory / "checkpoint")),
     ]
 
 
-def of(server: Server, place: Path) -> list[str]:
+def of(server: Server, directory: Path) -> list[str]:
     """The options that name a server on this machine, and its certificate."""
-    configuration = place / "polymq.toml"
+    configuration = directory / "polymq.toml"
     configuration.write_text(
         f"[server]\ndata_directory = '{server.data_directory}'\n"
         f"[tls]\ncertificate = '{FILES / 'server.pem'}'\n"

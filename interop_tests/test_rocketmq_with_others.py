@@ -196,7 +196,7 @@ def test_rocketmq_reads_what_everybody_sends(
 def test_http_reads_headers_and_user_properties_as_extensions(
     server: Server, rocketmq: Client, application: Any
 ) -> None:
-    """What an extension can not be called, or would change the event, is left out."""
+    """What an extension cannot be called, or would change the event, is left out."""
     ask(server, "PUT", "/subscriptions/all", {"topic": "orders"})
     headers = {"n": 7, "big": True, "no-name": "x", "id": "theirs", "deep": {"a": 1}}
     headers |= {"long": "x" * 20_000}  # no sink would take it

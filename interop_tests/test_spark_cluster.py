@@ -63,12 +63,12 @@ def environment(directory: Path) -> dict[str, str]:
     Spark's scripts need a shell and the usual tools."""
     tools = directory / "tools"
     tools.mkdir()
-    for place in os.environ["PATH"].split(os.pathsep):
-        for command in Path(place).glob("*") if "venv" not in place else ():
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for command in Path(folder).glob("*") if "venv" not in folder else ():
             if not command.name.startswith("java") and not (tools / command.name).exists():
                 (tools / command.name).symlink_to(command)
     dropped = ("POLYMQ_", "PYTHON", "JAVA_", "SPARK_", "PYSPARK_", "VIRTUAL_ENV", "XDG_CACHE_HOME")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    stored = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     assert shutil.which("java", path=str(tools)) is None
     changed = {
         "PATH": str(tools),
@@ -76,7 +76,7 @@ def environment(directory: Path) -> dict[str, str]:
         # Four Java machines that mostly start up.
         "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
-    return {**kept, **changed}
+    return {**stored, **changed}
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +161,12 @@ def master(python: Path, directory: Path, environment: dict[str, str]) -> Iterat
     daemons: list[Daemon] = []
 
     def start(name: str, kind: str, *arguments: str) -> Daemon:
-        place = directory / name
-        place.mkdir()
+        folder = directory / name
+        folder.mkdir()
         command = [f"{spark_home}/bin/spark-class", f"org.apache.spark.deploy.{kind}"]
         settings = {"JAVA_HOME": java_home, "SPARK_HOME": spark_home, "SPARK_LOCAL_IP": "127.0.0.1"}
         local = ["--host", "127.0.0.1", "--webui-port", "0", *arguments]
-        daemon = Daemon(command + local, {**environment, **settings}, place / "log")
+        daemon = Daemon(command + local, {**environment, **settings}, folder / "log")
         daemons.append(daemon)
         return daemon
 

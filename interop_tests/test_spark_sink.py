@@ -159,10 +159,10 @@ class Sink:
         process = self.start("--once")
         assert process.wait(SINK_SECONDS_MAX) == 0, self.log_tail()
 
-    def kill_at(self, place: str, batch: int) -> None:
+    def kill_at(self, point: str, batch: int) -> None:
         """Run until the place is reached in this batch, then kill everything that belongs to it."""
-        marker = self._directory / f"{place}-{batch}"
-        process = self.start("--once", fault=f"{place}:{batch}:{marker}")
+        marker = self._directory / f"{point}-{batch}"
+        process = self.start("--once", fault=f"{point}:{batch}:{marker}")
         self.wait_for(process, marker.exists)
         self.kill(process)
 

@@ -33,15 +33,15 @@ TLS = {
 }
 
 
-def told_ports(server: Server) -> dict[str, int | None]:
-    """What the server wrote of itself: None where a door is closed."""
+def logged_ports(server: Server) -> dict[str, int | None]:
+    """What the server wrote of itself: None where a listener is closed."""
     found: dict[str, int | None] = json.loads((server.data_directory / "server.json").read_text())
     return found
 
 
 def ports_of(server: Server) -> dict[str, int]:
-    """Those of the open doors."""
-    return {door: port for door, port in told_ports(server).items() if port is not None}
+    """Those of the open listeners."""
+    return {listener: port for listener, port in logged_ports(server).items() if port is not None}
 
 
 def client_context(*, with_certificate: bool = False) -> ssl.SSLContext:
@@ -118,8 +118,8 @@ def test_only_tls_and_only_clients_with_a_certificate(start_server: StartServer)
         **{f"{name}.plain": False for name in ("mqtt", "amqp", "http")},
     )
     ports = ports_of(server)
-    told = told_ports(server)
-    assert [told[name] for name in ("mqtt", "amqp", "http")] == [None, None, None]
+    reported = logged_ports(server)
+    assert [reported[name] for name in ("mqtt", "amqp", "http")] == [None, None, None]
     with pytest.raises((ssl.SSLError, urllib.error.URLError, ConnectionError)):
         http_publish(ports["https"], client_context(), b"x")
     with socket.create_connection(("127.0.0.1", ports["amqps"]), SECONDS_MAX) as raw:

@@ -28,19 +28,19 @@ class Change:
     """A configuration that is not in force yet, and its bytes."""
 
     table: Table
-    kept: bytes
+    stored: bytes
 
 
 class KeyValues:
     """The configuration in force.
 
     Raises:
-        CannotKeep: `kept` is not a configuration.
+        CannotKeep: `stored` is not a configuration.
     """
 
-    def __init__(self, limits: NameServerLimits, kept: bytes | None = None) -> None:
+    def __init__(self, limits: NameServerLimits, stored: bytes | None = None) -> None:
         self._limits = limits
-        self._table = {} if kept is None else _decode(kept)
+        self._table = {} if stored is None else _decode(stored)
 
     def get(self, namespace: str, key: str) -> str | None:
         """A value, or None."""
@@ -76,15 +76,15 @@ class KeyValues:
         self._table = change.table
 
     def _change(self, table: Table) -> Change:
-        kept = json.dumps({"configTable": table}, indent=1).encode()
-        if len(kept) > self._limits.key_values_bytes_max:
+        stored = json.dumps({"configTable": table}, indent=1).encode()
+        if len(stored) > self._limits.key_values_bytes_max:
             raise Busy(f"the configuration has at most {self._limits.key_values_bytes_max} bytes")
-        return Change(table, kept)
+        return Change(table, stored)
 
 
-def _decode(kept: bytes) -> Table:
+def _decode(stored: bytes) -> Table:
     try:
-        table = json.loads(kept)["configTable"]
+        table = json.loads(stored)["configTable"]
         return {
             str(namespace): {str(key): str(value) for key, value in values.items()}
             for namespace, values in table.items()

@@ -21,7 +21,7 @@ from polymq.namesrv.errors import Busy, NotAllowed, Refused, UnknownField
 from polymq.namesrv.key_values import ORDER_NAMESPACE, Change, KeyValues
 from polymq.namesrv.limits import NameServerLimits
 from polymq.namesrv.login import Login
-from polymq.namesrv.tables import ConnectionId, Hello, Tables, Who
+from polymq.namesrv.tables import BrokerIdentity, ConnectionId, Hello, Tables
 from polymq.remoting.bodies import (
     BrokerMembers,
     ClusterInfo,
@@ -135,7 +135,7 @@ class Requests:
         except (Refused, BadFields) as error:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
 
-    def connection_lost(self, connection: ConnectionId) -> list[Who]:
+    def connection_lost(self, connection: ConnectionId) -> list[BrokerIdentity]:
         """Forget a connection; the brokers that went with it."""
         self._allowances.pop(connection, None)
         return self.tables.connection_lost(connection)
@@ -163,7 +163,7 @@ class Requests:
             silence = max(silence, limits.silence_seconds_floor)
             silence = min(silence, limits.silence_seconds_ceiling)
         hello = Hello(
-            who=_who(header),
+            identity=_identity(header),
             ha_address=header.ha_server_addr,
             silence_seconds=silence,
             acting_master=bool(header.enable_acting_master),
@@ -194,7 +194,7 @@ class Requests:
 
     def unregister(self, asked: Asked) -> Answer:
         """104. A broker that is not there is no error: it wanted to be gone."""
-        self.tables.unregister(_who(read_fields(BrokerFields, asked.command.fields)))
+        self.tables.unregister(_identity(read_fields(BrokerFields, asked.command.fields)))
         return Answer()
 
     def heartbeat(self, asked: Asked) -> Answer:
@@ -209,12 +209,14 @@ class Requests:
 
     def data_version(self, asked: Asked) -> Answer:
         """322: whether a broker has to send its topics. If not, this was its sign of life."""
-        who = _who(read_fields(BrokerFields, asked.command.fields))
+        identity = _identity(read_fields(BrokerFields, asked.command.fields))
         asked_version = decode_data_version(asked.command.body)
-        known = self.tables.version(who)
+        known = self.tables.version(identity)
         changed = known != asked_version
         if not changed:
-            self.tables.heard(who.cluster, who.address, now=asked.now, connection=asked.connection)
+            self.tables.heard(
+                identity.cluster, identity.address, now=asked.now, connection=asked.connection
+            )
         return Answer(
             fields=write_fields(DataVersionAnswer(changed=changed)),
             body=b"" if known is None else encode_data_version(known),
@@ -340,8 +342,8 @@ HANDLERS: Final[dict[int, Callable[[Requests, Asked], Answer]]] = {
 }
 
 
-def _who(header: BrokerFields) -> Who:
-    return Who(
+def _identity(header: BrokerFields) -> BrokerIdentity:
+    return BrokerIdentity(
         cluster=header.cluster_name,
         name=header.broker_name,
         address=header.broker_addr,

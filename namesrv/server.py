@@ -149,9 +149,11 @@ class NameServer:
     async def _scan(self) -> None:
         while True:
             await trio.sleep(self._limits.scan_seconds)
-            for who, connection in self.requests.tables.evict_silent(self._clock()):
+            for identity, connection in self.requests.tables.evict_silent(self._clock()):
                 self._log.warning(
-                    "broker is silent and was removed", broker=who.name, address=who.address
+                    "broker is silent and was removed",
+                    broker=identity.name,
+                    address=identity.address,
                 )
                 scope = self._scopes.get(connection)
                 if scope is not None:
@@ -197,8 +199,8 @@ class NameServer:
             self.roster.gone(number)  # before it is closed: nothing may choose it meanwhile
             del self._scopes[number]
             self._buffered_bytes -= len(buffer)
-            for who in self.requests.connection_lost(number):
-                self._log.info("broker left", broker=who.name, address=who.address)
+            for identity in self.requests.connection_lost(number):
+                self._log.info("broker left", broker=identity.name, address=identity.address)
             await trio.aclose_forcefully(stream)
 
     def _close_newcomer(self, number: int) -> None:
@@ -271,7 +273,7 @@ class NameServer:
             if answer.change is None:
                 return answer
             try:
-                await self._keeper.keep(answer.change.kept)
+                await self._keeper.keep(answer.change.stored)
             except CannotKeep as error:
                 self._log.error("the configuration was not stored", reason=str(error))
                 return Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error))

@@ -40,7 +40,7 @@ _BLANK: Final = DataVersion()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Who:
+class BrokerIdentity:
     """A broker as it names itself."""
 
     cluster: str
@@ -53,7 +53,7 @@ class Who:
 class Hello:
     """A registration without its topics."""
 
-    who: Who
+    identity: BrokerIdentity
     ha_address: str = ""
     silence_seconds: float
     acting_master: bool = False
@@ -84,7 +84,7 @@ class _Group:
 class _Live:
     """An address that was heard of."""
 
-    who: Who
+    identity: BrokerIdentity
     heard: float
     silence_seconds: float
     version: DataVersion
@@ -126,16 +126,18 @@ class Tables:
         Raises:
             Refused: nothing was changed.
         """
-        who, table = hello.who, registration.topics
-        before = self._live.get((who.cluster, who.address))
+        identity, table = hello.identity, registration.topics
+        before = self._live.get((identity.cluster, identity.address))
         self._check(hello, registration, before)
         # With another name or id at the same address nothing known is of this broker.
-        changed = before is None or before.who != who or before.version != table.data_version
+        changed = (
+            before is None or before.identity != identity or before.version != table.data_version
+        )
         self._join(hello)
-        if changed and self._leads(who):
-            self._take_topics(who.name, table.topic_config_table, complete=hello.complete)
-        self._live[who.cluster, who.address] = _Live(
-            who=who,
+        if changed and self._leads(identity):
+            self._take_topics(identity.name, table.topic_config_table, complete=hello.complete)
+        self._live[identity.cluster, identity.address] = _Live(
+            identity=identity,
             heard=now,
             silence_seconds=hello.silence_seconds,
             version=table.data_version,
@@ -144,14 +146,14 @@ class Tables:
             filter_servers=tuple(registration.filter_server_list or ()),
         )
         if before is not None:
-            self._unbind(before.connection, (who.cluster, who.address))
-        self._by_connection.setdefault(connection, set()).add((who.cluster, who.address))
-        return self._master_of(who)
+            self._unbind(before.connection, (identity.cluster, identity.address))
+        self._by_connection.setdefault(connection, set()).add((identity.cluster, identity.address))
+        return self._master_of(identity)
 
-    def unregister(self, who: Who) -> bool:
+    def unregister(self, identity: BrokerIdentity) -> bool:
         """A broker takes its leave. False if it was not there."""
-        live = self._live.get((who.cluster, who.address))
-        if live is None or live.who.name != who.name:
+        live = self._live.get((identity.cluster, identity.address))
+        if live is None or live.identity.name != identity.name:
             return False
         self._remove(live)
         return True
@@ -172,26 +174,26 @@ class Tables:
             self._by_connection.setdefault(connection, set()).add((cluster, address))
         return True
 
-    def version(self, who: Who) -> DataVersion | None:
+    def version(self, identity: BrokerIdentity) -> DataVersion | None:
         """The data version that a broker registered; None if it is not here."""
-        live = self._live.get((who.cluster, who.address))
-        return live.version if live is not None and live.who == who else None
+        live = self._live.get((identity.cluster, identity.address))
+        return live.version if live is not None and live.identity == identity else None
 
     # --- who is gone ----------------------------------------------------------------------
 
-    def evict_silent(self, now: float) -> list[tuple[Who, ConnectionId]]:
+    def evict_silent(self, now: float) -> list[tuple[BrokerIdentity, ConnectionId]]:
         """Take out all brokers that were silent for too long; with the connection of each."""
         gone = [live for live in self._live.values() if now - live.heard > live.silence_seconds]
         for live in gone:
             self._remove(live)
-        return [(live.who, live.connection) for live in gone]
+        return [(live.identity, live.connection) for live in gone]
 
-    def connection_lost(self, connection: ConnectionId) -> list[Who]:
+    def connection_lost(self, connection: ConnectionId) -> list[BrokerIdentity]:
         """Take out the brokers that registered last over this connection."""
         gone = [self._live[address] for address in self._by_connection.get(connection, ())]
         for live in gone:
             self._remove(live)
-        return [live.who for live in gone]
+        return [live.identity for live in gone]
 
     # --- what clients ask -----------------------------------------------------------------
 
@@ -209,7 +211,7 @@ class Tables:
             broker_datas=[self._to_clients(name) for name in names],
             queue_datas=[self._with_permission(queues[name]) for name in names],
             filter_server_table={
-                live.who.address: list(live.filter_servers)
+                live.identity.address: list(live.filter_servers)
                 for name in names
                 for live in self._members(name)
                 if live.filter_servers
@@ -274,9 +276,9 @@ class Tables:
     # --- keeping the tables ---------------------------------------------------------------
 
     def _check(self, hello: Hello, registration: Registration, before: _Live | None) -> None:
-        who, table = hello.who, registration.topics
+        identity, table = hello.identity, registration.topics
         limits = self._limits
-        names = (who.cluster, who.name, who.address, *table.topic_config_table)
+        names = (identity.cluster, identity.name, identity.address, *table.topic_config_table)
         for name in (*names, *(registration.filter_server_list or ())):
             if not 0 < len(name) <= limits.name_characters_max:
                 raise Refused(f"a name has 1 to {limits.name_characters_max} characters")
@@ -291,36 +293,38 @@ class Tables:
             new = sum(topic not in self._topics for topic in table.topic_config_table)
             if len(self._topics) + new > limits.topics_max:
                 raise TopicsFull(f"{limits.topics_max} topics are registered, which is the most")
-        group = self._groups.get(who.name)
+        group = self._groups.get(identity.name)
         if group is None:
             return
-        if group.cluster != who.cluster:
-            raise Refused(f"broker {who.name} is of cluster {group.cluster}")
-        present = group.addresses.get(who.broker_id)
-        if present is not None and present != who.address:
-            live = self._live.get((who.cluster, present))
+        if group.cluster != identity.cluster:
+            raise Refused(f"broker {identity.name} is of cluster {group.cluster}")
+        present = group.addresses.get(identity.broker_id)
+        if present is not None and present != identity.address:
+            live = self._live.get((identity.cluster, present))
             if live is not None and live.version.state_version > table.data_version.state_version:
-                raise Refused(f"broker {who.name} has a newer master or slave at {present}")
+                raise Refused(f"broker {identity.name} has a newer master or slave at {present}")
 
     def _join(self, hello: Hello) -> None:
-        who = hello.who
-        replaced = self._live.get((who.cluster, who.address))
-        if replaced is not None and replaced.who.name != who.name:
+        identity = hello.identity
+        replaced = self._live.get((identity.cluster, identity.address))
+        if replaced is not None and replaced.identity.name != identity.name:
             self._remove(replaced)  # one address is one broker
-        group = self._groups.get(who.name)
+        group = self._groups.get(identity.name)
         if group is None:
-            group = self._groups[who.name] = _Group(cluster=who.cluster)
+            group = self._groups[identity.name] = _Group(cluster=identity.cluster)
         group.acting_master = hello.acting_master
         # A slave that became master must not stay in the group as a slave.
-        for broker_id in [key for key, known in group.addresses.items() if known == who.address]:
+        for broker_id in [
+            key for key, known in group.addresses.items() if known == identity.address
+        ]:
             del group.addresses[broker_id]
-        group.addresses[who.broker_id] = who.address
+        group.addresses[identity.broker_id] = identity.address
 
-    def _leads(self, who: Who) -> bool:
-        group = self._groups[who.name]
-        if who.broker_id == MASTER_ID:
+    def _leads(self, identity: BrokerIdentity) -> bool:
+        group = self._groups[identity.name]
+        if identity.broker_id == MASTER_ID:
             return True
-        return self._is_acted_for(who.name) and who.broker_id == min(group.addresses)
+        return self._is_acted_for(identity.name) and identity.broker_id == min(group.addresses)
 
     def _take_topics(self, name: str, table: dict[str, TopicConfig], *, complete: bool) -> None:
         group = self._groups[name]
@@ -345,19 +349,19 @@ class Tables:
             del self._topics[topic]
 
     def _remove(self, live: _Live) -> None:
-        who = live.who
-        del self._live[who.cluster, who.address]
-        self._unbind(live.connection, (who.cluster, who.address))
-        group = self._groups.get(who.name)
+        identity = live.identity
+        del self._live[identity.cluster, identity.address]
+        self._unbind(live.connection, (identity.cluster, identity.address))
+        group = self._groups.get(identity.name)
         if group is None:
             return
         # Only its own place: another machine may have taken the id over.
-        if group.addresses.get(who.broker_id) == who.address:
-            del group.addresses[who.broker_id]
+        if group.addresses.get(identity.broker_id) == identity.address:
+            del group.addresses[identity.broker_id]
         if not group.addresses:
             for topic in list(group.topics):
-                self._drop_topic(topic, who.name)
-            del self._groups[who.name]
+                self._drop_topic(topic, identity.name)
+            del self._groups[identity.name]
 
     def _unbind(self, connection: ConnectionId, address: Address) -> None:
         addresses = self._by_connection.get(connection)
@@ -375,10 +379,10 @@ class Tables:
             if live is not None:
                 yield live
 
-    def _master_of(self, who: Who) -> Master | None:
-        if who.broker_id == MASTER_ID:
+    def _master_of(self, identity: BrokerIdentity) -> Master | None:
+        if identity.broker_id == MASTER_ID:
             return None
-        group = self._groups[who.name]
+        group = self._groups[identity.name]
         address = group.addresses.get(MASTER_ID)
         live = None if address is None else self._live.get((group.cluster, address))
         if address is None or live is None:

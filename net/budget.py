@@ -14,9 +14,9 @@ import threading
 from typing import Final
 
 UNLIMITED: Final = 1 << 40
-KEPT_PART: Final = 32
+RESERVED_PART: Final = 32
 """Each listener has a thirty-second of the budget to itself: all twelve of them about a third."""
-KEPT_MIN: Final = 2
+RESERVED_MIN: Final = 2
 NEWCOMERS_PART: Final = 16
 """A sixteenth of the budget is for connections of a listener that have not proven themselves: those
 of all twelve listeners leave a quarter of it to others."""
@@ -48,13 +48,13 @@ class Budget:
         """
         with self._lock:
             self.wanted += limit
-            kept = min(limit, max(KEPT_MIN, self.total // KEPT_PART))
-            self._common -= kept
-        return Share(self, limit, kept)
+            reserved = min(limit, max(RESERVED_MIN, self.total // RESERVED_PART))
+            self._common -= reserved
+        return Share(self, limit, reserved)
 
     @property
     def is_tight(self) -> bool:
-        """Whether listeners can not all reach their own limits."""
+        """Whether listeners cannot all reach their own limits."""
         return self.wanted > self.total
 
     def take(self, share: Share) -> bool:
@@ -62,7 +62,7 @@ class Budget:
         with self._lock:
             if share.count >= share.limit:
                 return False
-            if share.count >= share.kept:
+            if share.count >= share.reserved:
                 if self._common_used >= self._common:
                     return False
                 self._common_used += 1
@@ -72,7 +72,7 @@ class Budget:
     def give(self, share: Share) -> None:
         """See `Share.give`."""
         with self._lock:
-            if share.count > share.kept:
+            if share.count > share.reserved:
                 self._common_used -= 1
             share.count -= 1
 
@@ -82,16 +82,16 @@ class Share:
 
     Attributes:
         limit: its greatest number of connections.
-        kept: how many of them nobody else can take.
+        reserved: how many of them nobody else can take.
         count: how many there are.
     """
 
-    __slots__ = ("_budget", "count", "kept", "limit")
+    __slots__ = ("_budget", "count", "limit", "reserved")
 
-    def __init__(self, budget: Budget, limit: int, kept: int) -> None:
+    def __init__(self, budget: Budget, limit: int, reserved: int) -> None:
         self._budget = budget
         self.limit = limit
-        self.kept = kept
+        self.reserved = reserved
         self.count = 0
 
     @property

@@ -260,7 +260,7 @@ async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[so
 
 
 def explain(host: str, port: int, error: OSError) -> str:
-    """Why the address can not be listened on, and what to do, in one sentence."""
+    """Why the address cannot be listened on, and what to do, in one sentence."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is taken: stop what uses it, or choose another port"
     if error.errno == errno.EACCES:

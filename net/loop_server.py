@@ -24,7 +24,7 @@ ACCEPTS_MAX: Final = 32
 and use descriptors until then. With twice as many, 300 strangers at a TLS listener used up 256."""
 EXHAUSTED_SECONDS: Final = 1.0
 """How long nothing is accepted after the system had no descriptor or memory for a connection."""
-TOLD_SECONDS: Final = 60.0
+WARNING_INTERVAL_SECONDS: Final = 60.0
 """How often the log says so, at most."""
 EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 GONE: Final = (errno.EINTR, errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
@@ -34,12 +34,12 @@ class Exhaustion:
     """Says that the system has no room for new connections, but not every second."""
 
     def __init__(self) -> None:
-        self._told_at = -TOLD_SECONDS
+        self._warned_at = -WARNING_INTERVAL_SECONDS
 
     def tell(self, now: float, error: OSError) -> None:
         """It happened at `now`, in seconds."""
-        if now - self._told_at >= TOLD_SECONDS:
-            self._told_at = now
+        if now - self._warned_at >= WARNING_INTERVAL_SECONDS:
+            self._warned_at = now
             log.warning(
                 "no new connections for the moment: %s. The server tries again every %g s; "
                 "existing connections continue. Allow more open files (ulimit -n) or lower "

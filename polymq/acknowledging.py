@@ -31,7 +31,7 @@ class Acknowledging:
         directory: of the store, which is open.
         leads: whether the broker takes messages.
         disks: how many disks its answers wait for, where a topic has no number of its own.
-        failed: told when the file can not be written: what waits for it is never acknowledged.
+        failed: told when the file cannot be written: what waits for it is never acknowledged.
 
     Attributes:
         position: what is on the disk.
@@ -156,6 +156,6 @@ class Acknowledging:
         self._file.close()
 
 
-def is_kept(files: Files, directory: str) -> bool:
+def is_stored(files: Files, directory: str) -> bool:
     """Whether a store has such a file. Raises OSError."""
     return ACKNOWLEDGED_NAME in files.list(directory)

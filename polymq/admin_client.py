@@ -105,9 +105,9 @@ class AdminClient:
         content = self._client.request("GET", f"{_path(topic)}/messages?{query}")[1]
         return [stored_message(record) for record in iterate_records(content)]
 
-    def message(self, place: str) -> StoredMessage:
+    def message(self, position: str) -> StoredMessage:
         """The message at a position of the log, or with a message id."""
-        content = self._client.request("GET", f"/messages/{quote(place, safe='')}")[1]
+        content = self._client.request("GET", f"/messages/{quote(position, safe='')}")[1]
         return stored_message(next(iterate_records(content)))
 
 
@@ -250,7 +250,7 @@ class StoredMessage:
     def printable_body(self) -> str:
         """The body for a terminal: no control characters, and not more than a screenful."""
         text = self.body[:PRINTED_BYTES_MAX].decode("utf-8", "backslashreplace")
-        shown = printable(text, kept="\n\t")
+        shown = printable(text, allowed="\n\t")
         more = len(self.body) - PRINTED_BYTES_MAX
         return f"{shown} ... and {more:,} bytes more" if more > 0 else shown
 
@@ -299,20 +299,20 @@ class MessageReader:
 
     def _read(self, queue: int | None, start: str, follow: bool) -> Iterator[StoredMessage]:
         route = self._client.route(self._topic)
-        places: dict[tuple[str, int], int] = {}
+        positions: dict[tuple[str, int], int] = {}
         for owner in route.brokers:
             for number in range(owner.queue_count):
                 if queue is None or queue == number:
-                    places[owner.broker, number] = self._first(owner.broker, number, start)
-        if not places:
+                    positions[owner.broker, number] = self._first(owner.broker, number, start)
+        if not positions:
             raise Failure(ExitCode.FAILED, f"topic {self._topic} has no queue {queue}")
         pause = threading.Event()
         while True:
             got = False
-            for (broker, number), offset in places.items():
+            for (broker, number), offset in positions.items():
                 for stored, after in self._pull(broker, number, offset):
                     yield stored
-                    places[broker, number] = after
+                    positions[broker, number] = after
                     got = True
             if not got:
                 if not follow:

@@ -61,18 +61,18 @@ class QueryHandlers:
         return web.Response(body=record, content_type=RECORDS)
 
 
-def position_of(place: str) -> int:
+def position_of(text: str) -> int:
     """The position that a text names: digits, or RocketMQ's message id of 32 hex digits, whose last
     16 are the position. Raises Refused."""
-    if len(place) == MESSAGE_ID_DIGITS:
+    if len(text) == MESSAGE_ID_DIGITS:
         try:
-            return int(place[16:], 16)
+            return int(text[16:], 16)
         except ValueError:
             pass  # it is refused like any other text
-    elif place.isascii() and place.isdecimal() and len(place) < MESSAGE_ID_DIGITS:
-        return int(place)
+    elif text.isascii() and text.isdecimal() and len(text) < MESSAGE_ID_DIGITS:
+        return int(text)
     raise Refused(
-        Reason.BAD_ARGUMENT, f"{place!r} is neither a position nor a message id of 32 hex digits"
+        Reason.BAD_ARGUMENT, f"{text!r} is neither a position nor a message id of 32 hex digits"
     )
 
 

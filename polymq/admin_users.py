@@ -175,9 +175,9 @@ class UserHandlers:
         known = set(self._users.rules(rules[0].subject))
         found = [rule for rule in rules if rule in known]
         if not found:
-            place, actions = format_pattern(rules[0].pattern), " ".join(body["actions"])
+            pattern, actions = format_pattern(rules[0].pattern), " ".join(body["actions"])
             raise Refused(
-                Reason.NOT_FOUND, f"there is no rule for {rules[0].subject} {actions} {place}"
+                Reason.NOT_FOUND, f"there is no rule for {rules[0].subject} {actions} {pattern}"
             )
         position = Position(0)
         for rule in found:

@@ -51,18 +51,18 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
         files, directory = RealFiles(), directory_of(options)
         try:
             for path, size in list_cuts(files, str(directory)):
-                kept = CutFile(files, path)
-                kept.close()
-                head = kept.head
+                cut = CutFile(files, path)
+                cut.close()
+                head = cut.head
                 if as_json:
                     value = {"path": path, "bytes": size, "position": head.position}
-                    value |= {"end": head.end, "epoch": head.epoch, "kept_ms": head.kept_ms}
+                    value |= {"end": head.end, "epoch": head.epoch, "kept_ms": head.cut_ms}
                     echo(json.dumps(value))
                 else:
-                    kept_at = datetime.fromtimestamp(head.kept_ms / 1000, UTC)
+                    cut_at = datetime.fromtimestamp(head.cut_ms / 1000, UTC)
                     echo(
                         f"{path}  positions {head.position:,} to {head.end:,}  epoch {head.epoch}  "
-                        f"stored {kept_at:%Y-%m-%d %H:%M:%S} UTC  {size:,} bytes"
+                        f"stored {cut_at:%Y-%m-%d %H:%M:%S} UTC  {size:,} bytes"
                     )
         except (OSError, ValueError) as error:
             raise Failure(ExitCode.FAILED, f"{directory} cannot be read: {error}") from error
@@ -95,8 +95,8 @@ def add_commands(group: click.Group, show: Callable[[StoredMessage, str], None])
         path = Path(file) if "/" in file else directory_of(options) / file
         shown = changes = 0
         try:
-            kept = CutFile(RealFiles(), str(path))
-            for record in kept.records():
+            cut = CutFile(RealFiles(), str(path))
+            for record in cut.records():
                 if record.topic == STATE_TOPIC:
                     changes += 1
                     continue

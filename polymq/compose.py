@@ -66,7 +66,7 @@ from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term
 from polymq.replication_settings import check_settings
 from polymq.roster_metrics import Rosters, roster_probes
 from polymq.segment_size import say_size, segment_bytes_of
-from polymq.servers import DOORS, TLS_DOORS, GatewayServer, ManyPorts, check_tls
+from polymq.servers import LISTENERS, TLS_LISTENERS, GatewayServer, ManyPorts, check_tls
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
@@ -115,8 +115,8 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
             above_term=above_term(settings),
         )
     except OSError as error:
-        place = error.filename or directory
-        text = f"the data directory {place} cannot be written: {error.strerror or error}"
+        path = error.filename or directory
+        text = f"the data directory {path} cannot be written: {error.strerror or error}"
         raise Failure(ExitCode.CANNOT_CREATE, text) from error
     except StoreError as error:
         raise Failure(_code_of(error), _advice(error, directory)) from error
@@ -161,7 +161,7 @@ def _code_of(error: StoreError) -> ExitCode:
 
 
 def _advice(error: StoreError, directory: Path) -> str:
-    """Why the log can not be opened, and what to do about it where that is known."""
+    """Why the log cannot be opened, and what to do about it where that is known."""
     code, text = _code_of(error), str(error)
     if code is ExitCode.IN_USE:
         return f"the data directory {directory} is in use: stop the server there, or choose another"
@@ -251,7 +251,7 @@ class Node:
             topics=self._engine.topics.shown_count,
             folded_records=self._engine.fold.count,
         )
-        self._say_who_may_come_in()
+        self._log_access()
         upkeep = self._upkeep = Upkeep(
             engine=self._engine,
             store=self._store,
@@ -264,7 +264,7 @@ class Node:
         await upkeep.measure_disk()
         upkeep.start()
         self._stack.append(upkeep.stop)
-        ports = await self._open_doors(context)
+        ports = await self._open_listeners(context)
         port = ports["rocketmq"] or ports.get("rocketmqs")  # where routes lead to
         if port is not None:
             self._store.log.stand_at(*record_host(settings, port))
@@ -310,19 +310,23 @@ class Node:
             ),
         )
 
-    def _say_who_may_come_in(self) -> None:
+    def _log_access(self) -> None:
         settings, users = self._settings, self._engine.users.users
         log = logger("polymq")
         outside = not is_loopback(settings.server.host)
         if self._engine.admission.is_open:
-            who = "every client that reaches a port" if outside else "every client on this machine"
+            clients = (
+                "every client that reaches a port" if outside else "every client on this machine"
+            )
             tell = log.warning if outside else log.info
-            tell(f"there are no users: {who} may do everything; `polymq user add NAME` ends that")
+            tell(
+                f"there are no users: {clients} may do everything; `polymq user add NAME` ends that"
+            )
         elif not users:
             log.warning("there are no users: no client is accepted before `polymq user add NAME`")
         else:
             log.info("clients have to log in", users=len(users))
-        plain = [name for name in TLS_DOORS if _is_plain(getattr(settings, name))]
+        plain = [name for name in TLS_LISTENERS if _is_plain(getattr(settings, name))]
         if outside and plain:
             log.warning(
                 "messages and passwords cross the network unencrypted at the ports without TLS",
@@ -350,7 +354,7 @@ class Node:
         left open for that.
 
         Args:
-            outcome: the log in its new role, or why it can not be opened.
+            outcome: the log in its new role, or why it cannot be opened.
         """
         admin, self._admin = self._admin, None
         if admin is None:
@@ -363,18 +367,18 @@ class Node:
                 turned.set_result(promoted_value(outcome))
         await admin.stop()
 
-    async def _open_doors(self, context: Context) -> dict[str, int | None]:
+    async def _open_listeners(self, context: Context) -> dict[str, int | None]:
         settings = self._settings
         registry = make_registry(self._probes())
         ports: dict[str, int | None] = {}
-        for name, make in DOORS.items():
+        for name, make in LISTENERS.items():
             section = getattr(settings, name)
             ports[name] = None
             if not section.enabled:
                 continue
             made = partial(make, settings, self._engine.port, context, registry)
             try:
-                ports |= await self._open_door(name, made)
+                ports |= await self._open_listener(name, made)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
         if not any(ports.values()):
@@ -385,14 +389,14 @@ class Node:
         ports["admin"] = await self._open_admin(registry) if settings.admin.enabled else None
         return ports
 
-    async def _open_door(
+    async def _open_listener(
         self, name: str, make: Callable[[], GatewayServer]
     ) -> dict[str, int | None]:
         """Open one protocol's port, its port with TLS, or both. Raises Failure, CannotListen."""
         settings = self._settings
         host, section = settings.server.host, getattr(settings, name)
         tls = None
-        if name in TLS_DOORS:
+        if name in TLS_LISTENERS:
             tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS if name == "http" else ())
             assert tls is not None or section.plain, "check_tls was asked before"
         client = self._servers[name] = make()
@@ -494,7 +498,7 @@ class Node:
             "status": status,
             "epoch": self._store.epoch,
             "kernels": kernel_forms(),
-            "set_aside": self._engine.set_aside.kept_count,
+            "set_aside": self._engine.set_aside.set_aside_count,
         }
 
     def _probes(self) -> list[Probe]:

@@ -82,7 +82,7 @@ class Diverging:
         topics = self._engine.topics.topics.values()
         work = partial(
             self._look_and_keep,
-            CutHead(position=position, end=end, epoch=self._store.epoch, kept_ms=self._clock_ms()),
+            CutHead(position=position, end=end, epoch=self._store.epoch, cut_ms=self._clock_ms()),
             {topic.stored.encode(): disks_of(topic) for topic in topics},
         )
         self._readers.submit(work, self._looked)

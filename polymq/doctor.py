@@ -100,10 +100,10 @@ def check_kernels() -> Finding:
 def check_checksum() -> Finding:
     """Whether the processor multiplies without carry: what makes CRC-32 nearly free."""
     try:
-        words = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()
+        features = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()
     except OSError:
         return Finding(name="checksum", status=Status.WORSE, text="processor unknown")
-    fast = {"pclmulqdq", "pmull", "crc32"} & set(words)
+    fast = {"pclmulqdq", "pmull", "crc32"} & set(features)
     if fast:
         return Finding(name="checksum", status=Status.GOOD, text=f"processor has {min(fast)}")
     text = "the processor has no instructions for CRC-32: tables are used"

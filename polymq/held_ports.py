@@ -15,21 +15,21 @@ from contextlib import ExitStack
 from polymq.errors import ExitCode, Failure
 from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, running_server
-from polymq.servers import TLS_DOORS
+from polymq.servers import TLS_LISTENERS
 from polymq.settings import Settings
 
 
-def hold_ports(settings: Settings) -> ExitStack:
+def reserve_ports(settings: Settings) -> ExitStack:
     """Bind the ports that the settings name; closing what is returned lets them go.
 
     Raises:
         Failure: IN_USE, a server runs in the data directory; CANNOT_LISTEN, somebody else has a
-            port, or it can not be bound.
+            port, or it cannot be bound.
     """
     with ExitStack() as held:
         for name, host, port in wanted_ports(settings):
             try:
-                _hold(held, host, port)
+                _reserve(held, host, port)
             except OSError as error:
                 if running_server(settings) is not None:
                     directory = settings.server.data_directory
@@ -44,7 +44,7 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
     """(listener, host, port) of those that the system does not pick."""
     host = settings.server.host
     secure = bool(settings.tls.certificate)
-    for name in TLS_DOORS:
+    for name in TLS_LISTENERS:
         section = getattr(settings, name)
         if section.enabled and section.plain and section.port:
             yield name, host, section.port
@@ -58,7 +58,7 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
         yield "names", host, settings.names.tls_port
 
 
-def _hold(held: ExitStack, host: str, port: int) -> None:
+def _reserve(held: ExitStack, host: str, port: int) -> None:
     """Bind every address of the host. Raises OSError."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     for family, kind, protocol, _, address in dict.fromkeys(found):

@@ -67,7 +67,7 @@ def run_name_server(settings: Settings, *, ready_file: Path | None) -> int:
     budget = connection_budget(raise_open_files())
     share = budget.share(NameServerLimits().connections_max)
     say_what_was_lowered(budget, open_files_max())
-    with _failures_in_words(settings):
+    with _as_failures(settings):
         trio.run(functools.partial(_run, settings, ready, share, until_signal=True))
     log.info("stopped")
     return ExitCode.OK
@@ -91,17 +91,17 @@ class NameServerThread:
 
     async def start(self) -> int:
         """Return the bound port as soon as it listens. Raises Failure."""
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(told.set)
+                loop.call_soon_threadsafe(ready.set)
 
         self._tell = tell
         self._thread.start()
         try:
             async with asyncio.timeout(START_SECONDS_MAX):
-                await told.wait()
+                await ready.wait()
         except TimeoutError as error:
             text = f"names: the name server did not start within {START_SECONDS_MAX:g} s"
             raise Failure(ExitCode.FAILED, text) from error
@@ -125,9 +125,9 @@ class NameServerThread:
             text = f"names: the name server ended: {type(error).__name__}: {error}"
             self._ended(Failure(ExitCode.FAILED, text))
         finally:
-            self._told()
+            self._set_ready()
 
-    def _told(self) -> None:
+    def _set_ready(self) -> None:
         self._ready = True
         self._tell()
 
@@ -151,12 +151,12 @@ class NameServerThread:
             except trio.RunFinishedError:
                 pass  # it failed before; whoever started it was told
 
-        with _failures_in_words(self._settings):
+        with _as_failures(self._settings):
             trio.run(run)
 
     def _have_port(self, port: int, secure: int | None, roster: Roster[int]) -> None:
         self.port, self.tls_port, self.rosters = port, secure, (roster,)
-        self._told()
+        self._set_ready()
 
 
 def names_credentials(settings: Settings) -> Credentials | None:
@@ -237,7 +237,7 @@ async def _wait_for_signal(signals: object) -> None:
 
 
 @contextmanager
-def _failures_in_words(settings: Settings) -> Iterator[None]:
+def _as_failures(settings: Settings) -> Iterator[None]:
     """The name server's errors as a `Failure`."""
     from polymq.namesrv.errors import CannotKeep, CannotListen, InUse
 

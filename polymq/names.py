@@ -24,7 +24,7 @@ from polymq.metrics import Probe
 from polymq.name_server import names_credentials
 from polymq.remoting.codes import MASTER_ID
 from polymq.remoting.driver_asyncio import AsyncioDriver
-from polymq.remoting.registrar import Identity, Registrar, Standing
+from polymq.remoting.registrar import Identity, Registrar, ServerState
 from polymq.remoting.registration import TopicConfig
 from polymq.remoting.steps import Address
 from polymq.settings import Settings
@@ -72,7 +72,7 @@ class Registration:
             clock_ms=clock_ms,
             chance=random.random,
             state_version=epoch,
-            told=self._tell,
+            on_change=self._tell,
         )
         self._driver = self._make_driver(settings, names_tls(settings))
         self._driver_beside = self._make_driver(settings, None)
@@ -89,26 +89,26 @@ class Registration:
         """Register from now on."""
         self._engine.topics.on_change = self.registrar.topics_changed
         loop = asyncio.get_running_loop()
-        for server, driver in self._places():
+        for server, driver in self._drivers():
             task = loop.create_task(driver.run(self.registrar.keep_registered(server)))
             task.add_done_callback(_tell_bug)
             self._tasks.append(task)
 
-    def _places(self) -> list[tuple[Address, AsyncioDriver]]:
+    def _drivers(self) -> list[tuple[Address, AsyncioDriver]]:
         """Every name server, and what speaks to it."""
-        places = [(server, self._driver) for server in self._servers]
-        return places + [(server, self._driver_beside) for server in self._beside]
+        servers = [(server, self._driver) for server in self._servers]
+        return servers + [(server, self._driver_beside) for server in self._beside]
 
     async def stop(self) -> None:
         """Take leave of all name servers; of one that does not answer, after a second."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        standings = self.registrar.standings
+        states = self.registrar.states
         leaving = [
             driver.run(self.registrar.leave(server))
-            for server, driver in self._places()
-            if server in standings and standings[server].registered
+            for server, driver in self._drivers()
+            if server in states and states[server].registered
         ]
         await asyncio.gather(*leaving)
         self._driver.close()
@@ -117,7 +117,7 @@ class Registration:
     @property
     def registered_count(self) -> int:
         """Name servers that have this broker in their tables, as far as it knows."""
-        return sum(standing.registered for standing in self.registrar.standings.values())
+        return sum(state.registered for state in self.registrar.states.values())
 
     def _topics(self) -> Iterator[TopicConfig]:
         # Last what producers ask for before a topic is there: the last word on a name counts.
@@ -129,14 +129,14 @@ class Registration:
                 perm=TOPIC_PERMISSION,
             )
 
-    def _tell(self, server: Address, standing: Standing) -> None:
+    def _tell(self, server: Address, state: ServerState) -> None:
         log, identity = logger("polymq"), self.registrar.identity
-        if standing.registered:
+        if state.registered:
             log.info(
                 "registered", name_server=str(server), broker=identity.broker, at=identity.address
             )
         else:
-            log.warning("a name server does not accept this broker", reason=standing.failure)
+            log.warning("a name server does not accept this broker", reason=state.failure)
 
 
 def slave_id(name: str) -> int:

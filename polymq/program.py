@@ -75,6 +75,6 @@ def _bug() -> ExitCode:
 
 def complain(text: str, code: ExitCode) -> ExitCode:
     """One line on stderr."""
-    text = printable(text, kept="\n")
+    text = printable(text, allowed="\n")
     print(f"polymq: {text}", file=sys.stderr)
     return code

@@ -1,6 +1,6 @@
 """Whether a broker may become the master: what would be lost, as far as anybody can be asked.
 
-Theory. A slave can not see what its master took after they last spoke. So a promotion is free of
+Theory. A slave cannot see what its master took after they last spoke. So a promotion is free of
 doubt only if the connection ended from the master's side while this broker had everything, if no
 master answers any more, and if all other slaves that the settings name answer and none has more.
 Everything else is said to the operator, who may force the promotion and so give up what is named.
@@ -17,7 +17,7 @@ from polymq.errors import ExitCode, Failure
 from polymq.replication.follower import Answered
 from polymq.replication.meeting import meet
 from polymq.replication_memory import above_term, last_epoch, recall
-from polymq.replication_settings import connecting_tls, identity_of, new_nonce, place_of
+from polymq.replication_settings import address_of, connecting_tls, identity_of, new_nonce
 from polymq.settings import Settings
 
 
@@ -28,7 +28,7 @@ class Copy:
     Attributes:
         epoch: the log's newest; 0: it never followed a master.
         end: how far it is on this disk; None: not known before the log is opened.
-        told: how far the master said that it had the log on its own disk.
+        master_flushed: how far the master said that it had the log on its own disk.
         whole: see `Memory`.
         heard_ms: when the master was last heard of; 0: never, or not known.
         following: whether it follows its master now, so that the master takes more.
@@ -37,7 +37,7 @@ class Copy:
 
     epoch: int
     end: int | None
-    told: int
+    master_flushed: int
     whole: bool
     heard_ms: int
     following: bool = False
@@ -53,10 +53,11 @@ class Copy:
                 "this log"
             )
         end = self.end
-        if end is not None and self.told > end:
+        if end is not None and self.master_flushed > end:
             return (
-                f"it lacks {self.told - end:,} bytes that its master had on its disk, positions "
-                f"{end:,} to {self.told:,}, stored at {moment(self.heard_ms)} or before"
+                f"it lacks {self.master_flushed - end:,} bytes that its master had on its disk, "
+                f"positions {end:,} to {self.master_flushed:,}, stored at {moment(self.heard_ms)} "
+                "or before"
             )
         if self.following:
             return "it follows its master, which still accepts messages"
@@ -83,23 +84,27 @@ def others_of(settings: Settings) -> list[str]:
 
 async def ask_others(settings: Settings, epoch: int) -> dict[str, Answered]:
     """Meet the other brokers of the group. What each says of itself that answers, by its place.
-    Takes `MEETING_SECONDS` at most. Raises Failure if the secret or a certificate can not be
+    Takes `MEETING_SECONDS` at most. Raises Failure if the secret or a certificate cannot be
     read."""
-    chosen, tls, places = settings.replication, connecting_tls(settings), others_of(settings)
+    chosen, tls, addresses = settings.replication, connecting_tls(settings), others_of(settings)
     answers = await asyncio.gather(
         *(
             meet(
-                *place_of(place, "replication.peers"),
+                *address_of(address, "replication.peers"),
                 identity=identity_of(settings),
                 name=chosen.name,
                 nonce=new_nonce(),
                 epoch=epoch,
                 tls=tls,
             )
-            for place in places
+            for address in addresses
         )
     )
-    return {place: found for place, found in zip(places, answers, strict=True) if found is not None}
+    return {
+        address: found
+        for address, found in zip(addresses, answers, strict=True)
+        if found is not None
+    }
 
 
 async def objections(settings: Settings, copy: Copy) -> list[str]:
@@ -108,23 +113,23 @@ async def objections(settings: Settings, copy: Copy) -> list[str]:
     doubt = copy.doubt()
     found = [doubt] if doubt else []
     answers = await ask_others(settings, copy.epoch)
-    for place in others_of(settings):
-        answer = answers.get(place)
+    for address in others_of(settings):
+        answer = answers.get(address)
         if answer is None:
-            if place != settings.replication.master and copy.epoch:
+            if address != settings.replication.master and copy.epoch:
                 found.append(
-                    f"the broker {place} (replication.peers) does not answer: it may have more "
+                    f"the broker {address} (replication.peers) does not answer: it may have more "
                     "than this one"
                 )
         elif answer.leads and answer.term >= term_of(copy.epoch):
             found.append(
-                f"the master {place} answers, in term {answer.term}: stop it first, or what it "
+                f"the master {address} answers, in term {answer.term}: stop it first, or what it "
                 "accepts from now on is lost"
             )
         elif not answer.leads and copy.end is not None and copy.epoch:
             if (answer.epoch, answer.end) > (copy.epoch, copy.end):
                 found.append(
-                    f"the slave {answer.name!r} ({place}) has more: epoch {answer.epoch} up to "
+                    f"the slave {answer.name!r} ({address}) has more: epoch {answer.epoch} up to "
                     f"position {answer.end:,}, and this broker has epoch {copy.epoch} up to "
                     f"{copy.end:,}. Promote that one"
                 )
@@ -140,7 +145,7 @@ async def check_promotion(settings: Settings) -> None:
     copy = Copy(
         epoch=last_epoch(settings),
         end=None,
-        told=memory.flushed,
+        master_flushed=memory.flushed,
         whole=memory.whole,
         heard_ms=memory.heard_ms,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
-from polymq.acknowledging import Acknowledging, is_kept
+from polymq.acknowledging import Acknowledging, is_stored
 from polymq.broker.engine import Engine
 from polymq.broker.errors import StorageFailed
 from polymq.broker.following.divergence import Divergence
@@ -44,7 +44,7 @@ from polymq.replication_memory import (
     refusal,
     remember,
 )
-from polymq.replication_settings import connecting_tls, identity_of, new_nonce, place_of
+from polymq.replication_settings import address_of, connecting_tls, identity_of, new_nonce
 from polymq.settings import Settings
 from polymq.tls import make_tls
 
@@ -78,8 +78,8 @@ async def listening_sockets(settings: Settings) -> list[socket.socket]:
     if not chosen.listen:
         return []
     try:
-        place = place_of(chosen.listen, "replication.listen")
-        return await reserve(asyncio.get_running_loop(), *place)
+        address = address_of(chosen.listen, "replication.listen")
+        return await reserve(asyncio.get_running_loop(), *address)
     except CannotListen as error:
         raise Failure(ExitCode.CANNOT_LISTEN, f"replication: {error}") from error
 
@@ -175,7 +175,7 @@ class Replication:
         directory = str(settings.server.data_directory / STORE_DIRECTORY)
         leads = not self._follows
         try:
-            if leads and not self._chosen.listen and not is_kept(files, directory):
+            if leads and not self._chosen.listen and not is_stored(files, directory):
                 return None
             return Acknowledging(
                 files,
@@ -185,13 +185,13 @@ class Replication:
                 disks=1
                 if settings.topics.durability == "page_cache"
                 else settings.replication.min_in_sync,
-                failed=self._not_kept,
+                failed=self._not_stored,
             )
         except OSError as error:
             text = f"{directory}/{ACKNOWLEDGED_NAME} cannot be written: {error.strerror}"
             raise Failure(ExitCode.CANNOT_CREATE, text) from error
 
-    def _not_kept(self, error: Exception) -> None:
+    def _not_stored(self, error: Exception) -> None:
         self._engine.core.fail(StorageFailed(f"{ACKNOWLEDGED_NAME} cannot be written: {error}"))
 
     @property
@@ -255,7 +255,7 @@ class Replication:
     async def _listen(self) -> int:
         """Listen: for slaves, or, where this broker does not lead, to say so. Raises Failure."""
         core = self._engine.core
-        host, port = place_of(self._chosen.listen, "replication.listen")
+        host, port = address_of(self._chosen.listen, "replication.listen")
         self._server = ReplicationServer(
             context=self._context,
             store=self._store,
@@ -280,7 +280,7 @@ class Replication:
     async def _keep_meeting(self) -> None:
         while peers_of(self._settings):
             await asyncio.sleep(MEETINGS_SECONDS)
-            with contextlib.suppress(Failure):  # the secret's file can not be read now
+            with contextlib.suppress(Failure):  # the secret's file cannot be read now
                 self._outranked(await highest_term(self._settings, self._store.epoch))
 
     def _outranked(self, term: int) -> None:
@@ -297,7 +297,7 @@ class Replication:
                 logger("polymq").error("not saved", what=FILE_NAME, error=str(error))
                 return
             self._memory = memory
-            self._end(Turn(role="master"))  # which it can not be: see `fenced`
+            self._end(Turn(role="master"))  # which it cannot be: see `fenced`
 
     def _points(self) -> tuple[int, int]:
         points = self._engine.core.commits.points
@@ -308,7 +308,7 @@ class Replication:
     def _begin_to_follow(self) -> None:
         standby = self._engine.standby
         assert standby is not None
-        host, port = place_of(self._chosen.master, "replication.master")
+        host, port = address_of(self._chosen.master, "replication.master")
         assert self._acknowledging is not None
         self._diverging = Diverging(
             directory=self._settings.server.data_directory,
@@ -362,7 +362,7 @@ class Replication:
             position=divergence.position,
             end=divergence.end,
             messages=divergence.messages,
-            kept_in=path,
+            stored_in=path,
         )
         self._end(Turn(role="slave", cut=divergence.position))
 
@@ -413,11 +413,11 @@ class Replication:
 
         Returns:
             What is done when the log is open as a master's: its value as of `value`. It fails with
-            a Failure if that can not be done, and then the process ends.
+            a Failure if that cannot be done, and then the process ends.
 
         Raises:
             Failure: this broker is a master, or something would be lost and `force` is False, or
-                its files can not be written. Nothing has changed.
+                its files cannot be written. Nothing has changed.
         """
         if not self._follows:
             raise Failure(ExitCode.FAILED, "this broker is a master already")
@@ -427,7 +427,7 @@ class Replication:
         copy = Copy(
             epoch=self._store.epoch,
             end=standby.flushed,
-            told=standby.said[0],
+            master_flushed=standby.said[0],
             whole=self._whole(),
             heard_ms=self._heard_ms(),
             following=self._link is not None and self._link.following,

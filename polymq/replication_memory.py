@@ -52,7 +52,7 @@ class Memory:
 
 
 def recall(settings: Settings) -> Memory | None:
-    """What is remembered; None if nothing is, or it can not be read."""
+    """What is remembered; None if nothing is, or it cannot be read."""
     try:
         text = (settings.server.data_directory / FILE_NAME).read_text(encoding="utf-8")
         value = json.loads(text)
@@ -75,7 +75,7 @@ def remember(settings: Settings, memory: Memory) -> None:
 
 
 def last_epoch(settings: Settings) -> int:
-    """The epoch of the closed log; 0 if there is none, or its list can not be read."""
+    """The epoch of the closed log; 0 if there is none, or its list cannot be read."""
     with contextlib.suppress(OSError):
         epochs = read_epochs(RealFiles(), str(settings.server.data_directory / STORE_DIRECTORY))
         return epochs[-1][0] if epochs else 0

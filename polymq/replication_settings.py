@@ -48,7 +48,7 @@ def new_nonce() -> str:
     return secrets.token_hex(NONCE_SIZE)
 
 
-def place_of(text: str, setting: str) -> tuple[str, int]:
+def address_of(text: str, setting: str) -> tuple[str, int]:
     """HOST:PORT, or HOST alone. Raises Failure."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
@@ -64,11 +64,11 @@ def check_settings(settings: Settings) -> None:
     if chosen.role == "slave" and not chosen.master:
         raise Failure(ExitCode.USAGE, "a slave needs replication.master, the HOST:PORT it follows")
     if chosen.role == "slave":
-        place_of(chosen.master, "replication.master")
+        address_of(chosen.master, "replication.master")
     for peer in chosen.peers:
-        place_of(peer, "replication.peers")
+        address_of(peer, "replication.peers")
     if chosen.listen:
-        place_of(chosen.listen, "replication.listen")
+        address_of(chosen.listen, "replication.listen")
     if chosen.role == "slave" or chosen.listen:
         read_secret(chosen)
         connecting_tls(settings)

@@ -18,7 +18,7 @@ def read_secret_file(path: str, setting: str) -> bytes:
         setting: that names the file.
 
     Raises:
-        Failure: USAGE, it can not be read, others can read it, or it is too short.
+        Failure: USAGE, it cannot be read, others can read it, or it is too short.
     """
     try:
         secret = Path(path).read_bytes().strip()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from polymq.core_log.files import Files
-from polymq.core_log.recovery import LOG_NAME, is_place
+from polymq.core_log.recovery import LOG_NAME, is_segment_name
 from polymq.logs import logger
 from polymq.replication_memory import STORE_DIRECTORY
 from polymq.settings import MIB, Settings
@@ -53,7 +53,7 @@ def _found(directory: Path) -> int:
     """The size of the files that there are; 0 without any. A crash may have left a shorter one."""
     if not directory.is_dir():
         return 0
-    sizes = [path.stat().st_size for path in directory.iterdir() if is_place(path.name)]
+    sizes = [path.stat().st_size for path in directory.iterdir() if is_segment_name(path.name)]
     largest = max(sizes, default=0)
     return largest if not largest or largest == SEGMENT_BYTES_MAX else _at_least(largest)
 

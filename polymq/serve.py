@@ -26,7 +26,7 @@ from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
 from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
-from polymq.held_ports import hold_ports
+from polymq.held_ports import reserve_ports
 from polymq.logs import configure_logs, logger
 from polymq.pauses import collect_role, loading
 from polymq.ports import FILE_NAME, Ports, write_ports
@@ -59,7 +59,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
     try:
         await check_promotion(settings)
         await look_for_a_higher_term(settings)
-        held = hold_ports(settings)  # first: who can not listen writes nothing
+        held = reserve_ports(settings)  # first: who cannot listen writes nothing
         with held, loading():
             store = open_store(settings)
             held = held.pop_all()
@@ -88,9 +88,9 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
                 raise
             await node.leave(store)
             try:
-                held = hold_ports(settings)
+                held = reserve_ports(settings)
             except Failure:
-                _close(store, is_told=True)
+                _close(store, is_reported=True)
                 raise
             del node
             collect_role()
@@ -112,17 +112,17 @@ async def _run_and_close(
     try:
         found = await _run(node, settings, ready_file, stop, listening=listening)
     except BaseException:
-        _close(store, is_told=True)
+        _close(store, is_reported=True)
         raise
-    _close(store, is_told=False)
+    _close(store, is_reported=False)
     return found
 
 
-def _close(store: Store, *, is_told: bool) -> None:
+def _close(store: Store, *, is_reported: bool) -> None:
     """Close the store, as the last step.
 
     Args:
-        is_told: the server ends by an error: it is that which is told, not what follows from it.
+        is_reported: the server ends by an error, which is reported; what follows from it is not.
 
     Raises:
         Failure: the disk failed.
@@ -131,7 +131,7 @@ def _close(store: Store, *, is_told: bool) -> None:
         store.close()
     except StoreError as error:
         text = f"the log was not closed in order: {error}"
-        if not is_told and not isinstance(error, StorageFull):
+        if not is_reported and not isinstance(error, StorageFull):
             raise Failure(ExitCode.DISK_FAILED, text) from error
         logger("polymq").warning(text + ". Nothing is lost: the next start recovers it")
 
@@ -223,11 +223,11 @@ async def _write_ports(
         unwritten: what else waits for room.
 
     Raises:
-        Failure: a file can not be written, whatever room there is.
+        Failure: a file cannot be written, whatever room there is.
     """
     waiting: list[Callable[[], object]] = [*unwritten]
     waiting += [partial(write_ports, file, ports) for file in files]
-    is_told = False
+    is_reported = False
     while True:
         for write in list(waiting):
             try:
@@ -237,9 +237,9 @@ async def _write_ports(
                 text = f"cannot write {error.filename}: {error.strerror}"
                 if not is_full(error) and not is_short(error):
                     raise Failure(ExitCode.CANNOT_CREATE, text) from error
-                if not is_told:
+                if not is_reported:
                     logger("polymq").warning(text + ". The server goes on, and tries again")
-                is_told = True
+                is_reported = True
         if not waiting:
             return
         await asyncio.sleep(WRITE_AGAIN_SECONDS)

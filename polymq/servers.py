@@ -137,7 +137,7 @@ def make_rocketmq(
 
 Maker = Callable[[Settings, BrokerPort, Context, CollectorRegistry], GatewayServer]
 
-DOORS: Final[Mapping[str, Maker]] = {
+LISTENERS: Final[Mapping[str, Maker]] = {
     "mqtt": make_mqtt,
     "amqp": make_amqp,
     "http": make_http,
@@ -145,7 +145,7 @@ DOORS: Final[Mapping[str, Maker]] = {
 }
 """By the name of their section in the settings, in the order in which they open."""
 
-TLS_DOORS: Final = ("mqtt", "amqp", "http", "rocketmq")
+TLS_LISTENERS: Final = ("mqtt", "amqp", "http", "rocketmq")
 """Those that have a port with TLS."""
 
 
@@ -156,7 +156,7 @@ def check_tls(settings: Settings) -> None:
     Raises:
         Failure: USAGE, a certificate or key is missing or not what it should be.
     """
-    open_servers = [name for name in TLS_DOORS if getattr(settings, name).enabled]
+    open_servers = [name for name in TLS_LISTENERS if getattr(settings, name).enabled]
     names_tls(settings)
     if not open_servers or make_tls(settings.tls) is not None:
         return

@@ -649,7 +649,7 @@ def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
     name = ".".join(path)
-    origin = next((source for source, values in sources if _holds(values, path)), "")
+    origin = next((source for source, values in sources if _contains(values, path)), "")
     where = f"{origin}: " if origin else ""
     if first["type"] == "extra_forbidden":
         return f"{where}there is no setting {name}{_suggestion(name)}"
@@ -661,7 +661,7 @@ def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]
     return f"{where}{name}: {message[0].lower()}{message[1:]} (got {first['input']!r})"
 
 
-def _holds(values: Any, path: list[str]) -> bool:
+def _contains(values: Any, path: list[str]) -> bool:
     for part in path:
         if not isinstance(values, Mapping) or part not in values:
             return False

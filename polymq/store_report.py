@@ -7,7 +7,7 @@ from typing import Any
 
 from polymq.broker.engine import Engine
 from polymq.broker.port import display_name
-from polymq.broker.retention.retention import Hold
+from polymq.broker.retention.retention import Holder
 from polymq.core_log.cut_file import list_cuts
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
@@ -20,7 +20,7 @@ def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, A
     cuts = list_cuts(RealFiles(), cut_directory)
     disk, retention, log = engine.core.disk, engine.retention, store.log
     segments = store.segments()
-    hold = retention.hold
+    holder = retention.holder
     return {
         "state": "failed" if engine.core.failure is not None else disk.state.value,
         "reason": str(engine.core.failure or disk.reason),
@@ -35,8 +35,8 @@ def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, A
         "size_bytes": retention.size_bytes,
         "log_bytes_max": disk.settings.log_bytes_max,
         "excess_bytes": retention.excess_bytes,
-        "held_by": None if hold is None else {"kind": hold.kind, "name": _owner(hold)},
-        "held_position": None if hold is None else hold.position,
+        "held_by": None if holder is None else {"kind": holder.kind, "name": _owner(holder)},
+        "held_position": None if holder is None else holder.position,
         "deleted_bytes": retention.deleted_bytes,
         "trimmed_messages": retention.trimmed_count,
         "trimmed_early_messages": retention.early_count,
@@ -47,8 +47,8 @@ def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, A
     }
 
 
-def _owner(hold: Hold) -> str:
-    return display_name(hold.name) if hold.kind == "topic" else hold.name
+def _owner(holder: Holder) -> str:
+    return display_name(holder.name) if holder.kind == "topic" else holder.name
 
 
 def describe_store(value: Mapping[str, Any]) -> list[str]:
@@ -177,7 +177,9 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
             kind="gauge",
             text="The oldest position that is still needed, by kind of holder, as of the last "
             "check.",
-            read=lambda: {} if (hold := retention.hold) is None else {hold.kind: hold.position},
+            read=lambda: (
+                {} if (holder := retention.holder) is None else {holder.kind: holder.position}
+            ),
             label="kind",
         )
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 
-def printable(text: str, *, kept: str = "") -> str:
+def printable(text: str, *, allowed: str = "") -> str:
     r"""The text with `\uXXXX` for each character that is not printed as one.
 
     These are the C0 and C1 control characters, DEL, characters that turn the direction of writing
@@ -18,12 +18,12 @@ def printable(text: str, *, kept: str = "") -> str:
     was a JSON document is one still, with the same values.
 
     Args:
-        kept: characters that are left as they are, such as a line end.
+        allowed: characters that are left as they are, such as a line end.
     """
     if text.isprintable():
         return text
     return "".join(
-        letter if letter.isprintable() or letter in kept else _escaped(letter) for letter in text
+        letter if letter.isprintable() or letter in allowed else _escaped(letter) for letter in text
     )
 
 
@@ -34,4 +34,4 @@ def _escaped(letter: str) -> str:
 
 def echo(text: object = "", *, err: bool = False) -> None:
     """Print a line of a command's output, which may have several lines and tabs."""
-    click.echo(printable(str(text), kept="\n\t"), err=err)
+    click.echo(printable(str(text), allowed="\n\t"), err=err)

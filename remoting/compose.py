@@ -59,7 +59,7 @@ def compose_producer(
     )
     if listener is None:
         return producer, None
-    return producer, Transactions(producer, listener, told=log.warning)
+    return producer, Transactions(producer, listener, report=log.warning)
 
 
 def compose_consumer(
@@ -82,7 +82,7 @@ def compose_consumer(
         clock=time.monotonic,
         settings=settings or ConsumerSettings(),
         decompressors=decompressors or {},
-        told=log.warning,
+        report=log.warning,
     )
 
 

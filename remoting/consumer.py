@@ -103,7 +103,7 @@ class Consumer:
         clock: seconds that do not go back; for locks.
         offsets: of a broadcasting consumer: what it has handled, as the caller kept it.
         decompressors: for bodies that were not compressed with zlib.
-        told: gets what went wrong, in words.
+        report: gets what went wrong, in words.
     """
 
     group: str
@@ -115,7 +115,7 @@ class Consumer:
     settings: ConsumerSettings = field(default_factory=ConsumerSettings)
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
     decompressors: Decompressors = field(default_factory=dict)
-    told: Callable[[str], None] = lambda _text: None
+    report: Callable[[str], None] = lambda _text: None
     presence: Presence = field(init=False)
     members_changed: Signal = field(default_factory=Signal)
     _calls: GroupCalls = field(init=False)
@@ -137,7 +137,7 @@ class Consumer:
             self._topics[RETRY_PREFIX + self.group] = ALL_TAGS
         self._calls = GroupCalls(self.group, self.client_id, self.routes, self.settings)
         self.routes.changed.listen(self.members_changed.give)
-        self._locks = QueueLocks(self._calls, self.clock, self.told)
+        self._locks = QueueLocks(self._calls, self.clock, self.report)
         self.presence = Presence(
             client_id=self.client_id,
             routes=self.routes,
@@ -295,7 +295,7 @@ class Consumer:
             try:
                 plain.append(decompressed(record, self.decompressors))
             except BadBody as error:
-                self.told(str(error))
+                self.report(str(error))
                 if not (yield from self._failed(queue, reading, record)):
                     return plain
         if records and not plain:
@@ -324,7 +324,7 @@ class Consumer:
                 continue
             records = yield from self._pull(queue, reading)
             held_bytes = sum(len(record.body) for record in records)
-            self._hold(len(records), held_bytes)
+            self._count_held(len(records), held_bytes)
             try:
                 whole = True
                 for record in records:
@@ -337,10 +337,10 @@ class Consumer:
                 if whole and records:
                     reading.handled = reading.next  # with what the tags passed over
             finally:
-                self._hold(-len(records), -held_bytes)
+                self._count_held(-len(records), -held_bytes)
         yield from self._let_go(queue, reading)
 
-    def _hold(self, count: int, size: int) -> None:
+    def _count_held(self, count: int, size: int) -> None:
         self._held_count += count
         self._held_bytes += size
         if count < 0:
@@ -383,7 +383,7 @@ class Consumer:
             failure = yield from self._attempt(record, attempt, handle)
             if failure is None:
                 return True
-            self.told(failure)
+            self.report(failure)
             if not self._is_ordered:
                 return (yield from self._failed(queue, reading, record))
             attempt += 1
@@ -428,7 +428,7 @@ class Consumer:
         try:
             yield from self._calls.send_back(queue, record, level)
         except _FAILURES as error:
-            self.told(f"{message_name(record)} cannot be sent back, and is tried again: {error}")
+            self.report(f"{message_name(record)} cannot be sent back, and is tried again: {error}")
         else:
             return True
         reading.next = reading.handled = record.queue_offset
@@ -449,7 +449,9 @@ class Consumer:
             records = list(iterate_records(answer.body)) if answer.code == 0 else []
         except _FAILURES as error:
             if not reading.is_lost():
-                self.told(f"{queue.topic}, queue {queue.queue_id} of {queue.broker_name}: {error}")
+                self.report(
+                    f"{queue.topic}, queue {queue.queue_id} of {queue.broker_name}: {error}"
+                )
                 seconds = self.settings.pause_seconds
                 yield Pause(seconds=seconds, signal=reading.lost, seen=0)
                 yield from self.routes.refresh(queue.topic)
@@ -457,7 +459,7 @@ class Consumer:
         if reading.is_lost():
             return []
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self.told(
+            self.report(
                 f"{queue.topic}, queue {queue.queue_id} of {queue.broker_name}: there is no "
                 f"offset {reading.next}; reading goes on at {bounds.next_offset}"
             )

@@ -36,7 +36,7 @@ class ConsumerSettings:
     """While a topic that is to be read is nowhere: how often is looked for it."""
     commit_seconds: float = 5.0
     call_seconds: float = 3.0
-    hold_seconds: float = 15.0
+    long_poll_seconds: float = 15.0
     """How long a broker holds a pull that finds nothing; 0: it answers at once."""
     pull_seconds: float = 30.0
     pull_count_max: int = 32

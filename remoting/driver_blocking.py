@@ -166,8 +166,8 @@ class PollingConsumer:
             polling.handled()
 
     `poll` also shares, commits and sends heartbeats when they are due: call it at least every 30
-    seconds. The consumer's `hold_seconds` should be 0, or one queue without messages holds up the
-    others.
+    seconds. The consumer's `long_poll_seconds` should be 0, or one queue without messages delays
+    the others.
 
     Args:
         driver: made with `handler=consumer.asked`.

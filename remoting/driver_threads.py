@@ -76,12 +76,12 @@ class _Loop:
                     opened.set_exception(error)
                 raise
 
-        life = asyncio.run_coroutine_threadsafe(live(), self._loop)
+        running = asyncio.run_coroutine_threadsafe(live(), self._loop)
         try:
             yield opened.result()
         finally:
             self._loop.call_soon_threadsafe(closing.set)
-            life.result()
+            running.result()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -47,8 +47,8 @@ class RequestFailed(RemotingError):
     """
 
     def __init__(self, code: int, remark: str, *, address: str = "") -> None:
-        place = f"{address}: " if address else ""
-        super().__init__(f"{place}code {code}: {remark or 'no reason given'}")
+        prefix = f"{address}: " if address else ""
+        super().__init__(f"{prefix}code {code}: {remark or 'no reason given'}")
         self.code = code
         self.remark = remark
 

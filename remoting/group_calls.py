@@ -95,12 +95,12 @@ class GroupCalls:
     def begin(self, queue: MessageQueue) -> Steps[int]:
         """Where a group begins that has never committed. Its retries are always read from their
         beginning."""
-        place = QueueFields(topic=queue.topic, queue_id=queue.queue_id)
+        fields = QueueFields(topic=queue.topic, queue_id=queue.queue_id)
         begin = self.settings.begin
         if begin is Begin.FIRST or queue.topic.startswith(RETRY_PREFIX):
-            answer = yield from self._ask(queue, RequestCode.GET_MIN_OFFSET, place)
+            answer = yield from self._ask(queue, RequestCode.GET_MIN_OFFSET, fields)
         elif begin is Begin.LAST:
-            answer = yield from self._ask(queue, RequestCode.GET_MAX_OFFSET, place)
+            answer = yield from self._ask(queue, RequestCode.GET_MAX_OFFSET, fields)
         else:
             search = SearchFields(
                 topic=queue.topic, queue_id=queue.queue_id, timestamp=self.settings.begin_ms
@@ -137,8 +137,8 @@ class GroupCalls:
             queue_offset=offset,
             count_max=settings.pull_count_max,
             bytes_max=settings.pull_bytes_max,
-            system_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if settings.hold_seconds else 0),
-            suspend_ms=int(settings.hold_seconds * 1000),
+            system_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if settings.long_poll_seconds else 0),
+            suspend_ms=int(settings.long_poll_seconds * 1000),
             subscription=subscription,
             subscription_version=version,
             expression_type="TAG",

@@ -36,12 +36,12 @@ class QueueLocks:
 
     Args:
         clock: seconds that do not go back.
-        told: gets what went wrong, in words.
+        report: gets what went wrong, in words.
     """
 
     calls: GroupCalls
     clock: Callable[[], float]
-    told: Callable[[str], None]
+    report: Callable[[str], None]
     _until: dict[MessageQueue, float] = field(default_factory=dict)  # believed in
 
     def has(self, queue: MessageQueue) -> bool:
@@ -78,7 +78,7 @@ class QueueLocks:
             got = yield from self.calls.lock(queues)
         except _FAILURES as error:
             names = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in queues)
-            self.told(f"locks of {names} on {queues[0].broker_name}: {error}")
+            self.report(f"locks of {names} on {queues[0].broker_name}: {error}")
             return  # what is believed in stays so, for its time
         for queue in queues:
             if queue in got:

@@ -78,7 +78,7 @@ class Identity:
 
 
 @dataclass(slots=True)
-class Standing:
+class ServerState:
     """How a broker stands with one name server.
 
     Attributes:
@@ -103,7 +103,7 @@ class Registrar:
         clock_ms: the wall clock.
         chance: a number from 0 to 1.
         state_version: of the broker's master: the epoch. A name server refuses lower ones.
-        told: called when a name server takes the broker in, and when it stops to answer.
+        on_change: called when a name server takes the broker in, and when it stops to answer.
     """
 
     identity: Identity
@@ -112,8 +112,8 @@ class Registrar:
     chance: Callable[[], float]
     settings: RegistrarSettings = field(default_factory=RegistrarSettings)
     state_version: int = 0
-    told: Callable[[Address, Standing], None] = lambda _address, _standing: None
-    standings: dict[Address, Standing] = field(default_factory=dict)
+    on_change: Callable[[Address, ServerState], None] = lambda _address, _state: None
+    states: dict[Address, ServerState] = field(default_factory=dict)
     _changed_count: int = 0
     _built: int = -1  # the count of changes that `_body` holds
     _building: bool = False
@@ -126,38 +126,38 @@ class Registrar:
     def topics_changed(self) -> None:
         """Register anew, soon."""
         self._changed_count += 1
-        for standing in self.standings.values():
-            standing.wake.give()
+        for state in self.states.values():
+            state.wake.give()
 
     def connection_lost(self, name_server: Address) -> None:
         """For drivers: a connection broke. The name server took us out, or it has restarted and
         knows nobody; so register anew, soon."""
-        standing = self.standings.get(name_server)
-        if standing is not None and standing.registered:
-            standing.wake.give()
+        state = self.states.get(name_server)
+        if state is not None and state.registered:
+            state.wake.give()
 
     # --- operations -----------------------------------------------------------------------
 
     def keep_registered(self, name_server: Address) -> Steps[Never]:
         """Register with one name server, again and again."""
         settings = self.settings
-        standing = self.standings.setdefault(name_server, Standing())
+        state = self.states.setdefault(name_server, ServerState())
         while True:
-            seen = standing.wake.count
+            seen = state.wake.count
             try:
                 yield from self._register(name_server)
             except (CallFailed, RequestFailed, BadFields, LocalProtocolError) as error:
-                self._failed(name_server, standing, error)
-                pause = settings.pause_first_seconds * 2 ** min(standing.failed_count - 1, 30)
+                self._failed(name_server, state, error)
+                pause = settings.pause_first_seconds * 2 ** min(state.failed_count - 1, 30)
                 pause = min(pause, settings.pause_seconds_max) * (0.5 + self.chance() / 2)
                 yield Pause(seconds=pause)
                 continue
-            if not standing.registered:
-                standing.registered = True
-                standing.failure, standing.failed_count = "", 0
-                self.told(name_server, standing)
-            yield Pause(seconds=settings.interval_seconds, signal=standing.wake, seen=seen)
-            if standing.wake.count != seen:
+            if not state.registered:
+                state.registered = True
+                state.failure, state.failed_count = "", 0
+                self.on_change(name_server, state)
+            yield Pause(seconds=settings.interval_seconds, signal=state.wake, seen=seen)
+            if state.wake.count != seen:
                 gatherings = max(self._topic_count / JSON_TOPICS_MAX, 1)
                 yield Pause(seconds=settings.gather_seconds * gatherings)
 
@@ -173,12 +173,12 @@ class Registrar:
 
     # --- parts ----------------------------------------------------------------------------
 
-    def _failed(self, name_server: Address, standing: Standing, error: Exception) -> None:
-        standing.failure = str(error)
-        standing.failed_count += 1
-        if standing.registered or standing.failed_count == 1:
-            standing.registered = False
-            self.told(name_server, standing)
+    def _failed(self, name_server: Address, state: ServerState, error: Exception) -> None:
+        state.failure = str(error)
+        state.failed_count += 1
+        if state.registered or state.failed_count == 1:
+            state.registered = False
+            self.on_change(name_server, state)
 
     def _register(self, name_server: Address) -> Steps[None]:
         yield from self._build()

@@ -87,8 +87,8 @@ class NameServers:
     def failed(self, address: Address) -> None:
         """It did not answer: ask the next."""
         if address == self._current:
-            place = (list(self.addresses).index(address) + 1) % len(self.addresses)
-            self._current = self.addresses[place]
+            index = (list(self.addresses).index(address) + 1) % len(self.addresses)
+            self._current = self.addresses[index]
 
     def replace(self, addresses: Sequence[Address]) -> None:
         """The list is another now; the one in use stays in use if it is on it."""

@@ -18,7 +18,7 @@ def share_evenly(
     ordered, pieces = sorted(queues), sorted(set(members))
     if member not in pieces:
         return []
-    place = pieces.index(member)
+    index = pieces.index(member)
     size, more = divmod(len(ordered), len(pieces))
-    start = place * size + min(place, more)
-    return ordered[start : start + size + (place < more)]
+    start = index * size + min(index, more)
+    return ordered[start : start + size + (index < more)]

@@ -56,7 +56,7 @@ UNUSED: Final[Mapping[int, frozenset[str]]] = {
 
 
 def unknown_field(code: int, kind: type[Fields], fields: Mapping[str, str]) -> str | None:
-    """A field, as it travelled, that a request of this code can not have; None if there is none.
+    """A field, as it travelled, that a request of this code cannot have; None if there is none.
 
     Args:
         kind: the header of the code.

@@ -71,13 +71,13 @@ class Transactions:
     """The transactions of one producer.
 
     Args:
-        told: gets what went wrong, in words.
+        report: gets what went wrong, in words.
         decompressors: for the bodies of messages that brokers ask about.
     """
 
     producer: Producer
     listener: Listener
-    told: Callable[[str], None] = lambda _text: None
+    report: Callable[[str], None] = lambda _text: None
     decompressors: Decompressors = field(default_factory=dict)
     _checks: deque[tuple[Address, Command]] = field(default_factory=deque)
     _asked: Signal = field(default_factory=Signal)
@@ -133,7 +133,7 @@ class Transactions:
             (raw,) = iterate_records(command.body)
             record = decompressed(raw, self.decompressors)
         except (BadFields, BadBody, RemoteProtocolError, ValueError) as error:
-            self.told(f"{broker} asks about a transaction in a way that makes no sense: {error}")
+            self.report(f"{broker} asks about a transaction in a way that makes no sense: {error}")
             return
         decision = yield from self._decide(self.listener.check, (record,), message_name(record))
         fields = EndTransactionFields(
@@ -154,10 +154,12 @@ class Transactions:
         yield invoke
         if invoke.failure is not None:
             trace = "".join(traceback.format_exception(invoke.failure))
-            self.told(f"the transaction of {message} is not decided: its listener raised\n{trace}")
+            self.report(
+                f"the transaction of {message} is not decided: its listener raised\n{trace}"
+            )
             return Decision.UNKNOWN
         if not isinstance(invoke.result, Decision):
-            self.told(
+            self.report(
                 f"the transaction of {message} is not decided: {invoke.result!r} is not a Decision"
             )
             return Decision.UNKNOWN
@@ -173,7 +175,9 @@ class Transactions:
                 oneway=True,
             )
         except CallFailed as error:
-            self.told(f"transaction of message {fields.msg_id}: {error}; the broker will ask again")
+            self.report(
+                f"transaction of message {fields.msg_id}: {error}; the broker will ask again"
+            )
 
 
 def _position_of(offset_message_id: str) -> int:

@@ -11,6 +11,7 @@ from typing import Protocol
 from polymq.core_log.errors import StoreError
 from polymq.core_log.store import Store
 from polymq.net.connection import Context, SocketConnection
+from polymq.replication.extent import extent_of
 from polymq.replication.follower import Cut, Follower, FollowerEvent, Following, Refused
 from polymq.replication.frames import Range
 from polymq.replication.lag import Lag
@@ -22,7 +23,6 @@ from polymq.replication.limits import (
     SILENCE_SECONDS,
 )
 from polymq.replication.source import Identity
-from polymq.replication.standing import standing_of
 
 log = logging.getLogger("polymq.replication")
 
@@ -103,14 +103,14 @@ class MasterLink:
         self._store = store
         self._identity = identity
         self._name = name
-        self._place = host, port
+        self._address = host, port
         self._tls = tls
         self._cut = cut
         self._joined = joined
         self._new_nonce = new_nonce
         self._process = process
         self._task: asyncio.Task[None] | None = None
-        self._told = ""
+        self._last_report = ""
         copy.on_flushed = self._flushed
 
     def start(self) -> None:
@@ -147,7 +147,7 @@ class MasterLink:
     async def _run(self) -> None:
         pause = RETRY_SECONDS_FIRST
         while True:
-            host, port = self._place
+            host, port = self._address
             ended: asyncio.Future[str] = self.context.loop.create_future()
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -173,7 +173,7 @@ class MasterLink:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
-    def told(self) -> None:
+    def progressed(self) -> None:
         """The master has told of its log, or this broker has more on its disk."""
         if self.following:
             self._lag.heard(self.context.now(), self.end, self.copy.flushed)
@@ -184,23 +184,23 @@ class MasterLink:
             identity=self._identity,
             name=self._name,
             nonce=self._new_nonce(),
-            standing=standing_of(self._store),
+            extent=extent_of(self._store),
             segment_bytes=self._store.segment_bytes,
             process=self._process,
         )
 
     def tell(self, text: str) -> None:
         """Say why there is no connection, once."""
-        if text != self._told:
-            self._told = text
+        if text != self._last_report:
+            self._last_report = text
             log.warning("%s; trying again", text)
 
     def follows(self) -> None:
         """The master sends. Raises StoreError."""
         self._joined()
-        self._told = ""
+        self._last_report = ""
         self.has_followed = True
-        host, port = self._place
+        host, port = self._address
         log.info("following the master %s:%d from %d on", host, port, self.copy.wanted)
 
     def cut(self, position: int, epoch: int) -> None:
@@ -208,7 +208,7 @@ class MasterLink:
         self._cut(position, epoch)
 
     def _flushed(self, _: int) -> None:
-        self.told()
+        self.progressed()
         if self.connection is not None:
             self.connection.ack()
 
@@ -263,7 +263,7 @@ class MasterConnection(SocketConnection):
             link.end = max(link.end, event.flushed, link.copy.wanted)
             link.copy.committed(event.flushed, event.in_sync)
             link.copy.released(event.log_start, event.flushed)
-            link.told()
+            link.progressed()
         elif isinstance(event, Following):
             link.follows()
             self.following = True

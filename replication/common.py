@@ -21,7 +21,7 @@ Epoch = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LogExtent:
     """A log, as a peer has to know it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Standing:
     flushed: int = 0
 
 
-def common_end(one: Standing, other: Standing) -> int | None:
+def common_end(one: LogExtent, other: LogExtent) -> int | None:
     """The place up to which both logs have the same bytes; None if they are not copies of one
     log, as far as is known. An empty log has the same up to its end."""
     if not one.end or not other.end:
@@ -50,7 +50,7 @@ def common_end(one: Standing, other: Standing) -> int | None:
     return None
 
 
-def _end(log: Standing, at: int) -> int:
+def _end(log: LogExtent, at: int) -> int:
     return log.epochs[at + 1][1] if at + 1 < len(log.epochs) else log.end
 
 

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 
 from polymq.core_log.epochs import term_of
-from polymq.replication.common import Standing
+from polymq.replication.common import LogExtent
 from polymq.replication.frames import (
     ACK,
     Frames,
@@ -101,7 +101,7 @@ class Follower:
         name: of this slave; no other slave of the master has it.
         process: random, the same for all connections of this process.
         nonce: random, never used before, as hexadecimal digits.
-        standing: the slave's log, nothing of which waits to be flushed.
+        extent: the slave's log, nothing of which waits to be flushed.
         segment_bytes: the size of its files.
         meets: of a master that only wants to know of another one, and to be known: its epoch.
     """
@@ -112,7 +112,7 @@ class Follower:
         identity: Identity,
         name: str,
         nonce: str,
-        standing: Standing,
+        extent: LogExtent,
         segment_bytes: int,
         meets: int | None = None,
         process: str = "",
@@ -123,7 +123,7 @@ class Follower:
         self._identity = identity
         self._name = name
         self._nonce = nonce
-        self._standing = standing
+        self._extent = extent
         self._segment_bytes = segment_bytes
         self._frames = Frames(TABLE_BYTES_MAX)
         self._out = [
@@ -209,28 +209,28 @@ class Follower:
                 Kind.PROOF,
                 proof=proof,
                 process=self._process,
-                end=self._standing.end,
-                epochs=[list(epoch) for epoch in self._standing.epochs],
+                end=self._extent.end,
+                epochs=[list(epoch) for epoch in self._extent.epochs],
                 segment_bytes=self._segment_bytes,
             )
         )
 
     def _start(self, position: int, epoch: int) -> FollowerEvent:
-        known = self._standing.epochs[-1][0] if self._standing.epochs else 0
+        known = self._extent.epochs[-1][0] if self._extent.epochs else 0
         if term_of(epoch) < term_of(known):
             raise PeerFault(
                 f"the master leads in term {term_of(epoch)}, and this log has term "
                 f"{term_of(known)}: it was replaced, follow the broker that leads now"
             )
         self._epoch = epoch
-        if position > self._standing.end:
+        if position > self._extent.end:
             raise PeerFault(f"the master begins at {position}, behind this log's end")
-        if position < self._standing.start:
+        if position < self._extent.start:
             raise PeerFault(
                 f"the master has this log up to {position} only, and what is left of it here "
-                f"begins at {self._standing.start}: let it start with an empty data directory"
+                f"begins at {self._extent.start}: let it start with an empty data directory"
             )
-        if position < self._standing.end:
+        if position < self._extent.end:
             self.state = State.CLOSED
             return Cut(position, epoch)
         self.state = State.RANGE

@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import ssl
 
-from polymq.replication.common import Standing
+from polymq.replication.common import LogExtent
 from polymq.replication.follower import Answered, Follower
 from polymq.replication.limits import MEETING_SECONDS
 from polymq.replication.source import Identity
 
-NOTHING = Standing(start=0, end=0, epochs=[])
+NOTHING = LogExtent(start=0, end=0, epochs=[])
 
 
 async def meet(
@@ -30,7 +30,7 @@ async def meet(
     """Tell the broker there of our epoch. Returns what it says of itself, or None if nobody of this
     group answers."""
     core = Follower(
-        identity=identity, name=name, nonce=nonce, standing=NOTHING, segment_bytes=0, meets=epoch
+        identity=identity, name=name, nonce=nonce, extent=NOTHING, segment_bytes=0, meets=epoch
     )
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(MEETING_SECONDS):

@@ -27,6 +27,7 @@ from polymq.core_log.store import Store
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
+from polymq.replication.extent import extent_of
 from polymq.replication.lag import Lag
 from polymq.replication.limits import (
     CONNECTIONS_MAX,
@@ -48,7 +49,6 @@ from polymq.replication.source import (
     Rejected,
     Source,
 )
-from polymq.replication.standing import standing_of
 
 log = logging.getLogger("polymq.replication")
 T = TypeVar("T")
@@ -205,7 +205,7 @@ class SlaveConnection(SocketConnection):
         self.source = Source(
             identity=server.identity,
             nonce=server.new_nonce(),
-            standing=lambda: standing_of(store),
+            extent=lambda: extent_of(store),
             admit=server.admit,
             segment_bytes=store.segment_bytes,
             name=server.name,
@@ -287,7 +287,7 @@ class SlaveConnection(SocketConnection):
     def _send(self, start: int, data: bytes) -> None:
         store = self._server.store
         self._said = self._server.points()
-        end = store.place_behind(start, data)
+        end = store.position_behind(start, data)
         self.source.send(
             start,
             data,

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polymq.core_log.epochs import term_of
-from polymq.replication.common import Standing, common_end, epochs_from
+from polymq.replication.common import LogExtent, common_end, epochs_from
 from polymq.replication.frames import (
     ACK,
     Frames,
@@ -126,7 +126,7 @@ class Source:
 
     Args:
         nonce: random, never used before, as hexadecimal digits.
-        standing: the log as it is now; asked once, when the slave has proved who it is.
+        extent: the log as it is now; asked once, when the slave has proved who it is.
         admit: why a slave may not join, by its name and its process; empty if it may.
         segment_bytes: of the log; the slave's has to be equal.
         name: of this broker.
@@ -144,7 +144,7 @@ class Source:
         *,
         identity: Identity,
         nonce: str,
-        standing: Callable[[], Standing],
+        extent: Callable[[], LogExtent],
         admit: Callable[[str, str], str],
         segment_bytes: int,
         name: str = "",
@@ -154,7 +154,7 @@ class Source:
         self._own_name = name
         self._follows = follows
         self._nonce = nonce
-        self._standing = standing
+        self._extent = extent
         self._admit = admit
         self._segment_bytes = segment_bytes
         self._frames = Frames(HELLO_BYTES_MAX)
@@ -233,7 +233,7 @@ class Source:
     def _start(self, values: dict[str, object]) -> list[SourceEvent]:
         if not is_proof(text_of(values, "proof", NAME_SIZE_MAX), self._expected):
             raise PeerFault(f"the slave {self.name!r} has another secret than this master")
-        mine = self._standing()
+        mine = self._extent()
         epoch = mine.epochs[-1][0] if mine.epochs else 0
         if "meet" in values:
             term = term_of(number_of(values, "meet"))
@@ -268,7 +268,7 @@ class Source:
                 f"the segments of this log have {self._segment_bytes} bytes: set "
                 f"storage.segment_bytes of slave {self.name!r} to that"
             )
-        theirs = Standing(start=0, end=number_of(values, "end"), epochs=epochs)
+        theirs = LogExtent(start=0, end=number_of(values, "end"), epochs=epochs)
         position = common_end(mine, theirs)
         if position is None:
             raise PeerFault(

@@ -78,7 +78,7 @@ _LAST_MS: Final = 253_402_300_799_999
 
 _OWN_COLUMNS: Final = frozenset(("TAGS", "KEYS", "UNIQ_KEY", "content-type"))
 _INTERNAL_PREFIX: Final = "PMQ_"
-_KEPT_PREFIX: Final = "PMQ_DLQ_"
+_STORED_PREFIX: Final = "PMQ_DLQ_"
 _CRC: Final = "__CRC32#"
 # Where the part of the properties begins that differs from message to message.
 _ENDINGS: Final = (b"\x02PMQ_Q\x01", b"\x02PMQ_B\x01", b"\x02__CRC32#\x01")
@@ -237,7 +237,7 @@ def _interpret(properties: Mapping[str, str]) -> _Meaning:
         for name, value in clean.items()
         if name not in _OWN_COLUMNS
         and name != _CRC
-        and (not name.startswith(_INTERNAL_PREFIX) or name.startswith(_KEPT_PREFIX))
+        and (not name.startswith(_INTERNAL_PREFIX) or name.startswith(_STORED_PREFIX))
     }
     keys = clean.get("KEYS") or clean.get("CE_id")
     content_type = clean.get("content-type")

@@ -1,6 +1,6 @@
 """Places where a test can stop the sink, to kill it there.
 
-`PMQ_SINK_FAULT=<place>:<batch>:<file>` makes the process that reaches the place in that batch
+`PMQ_SINK_FAULT=<point>:<batch>:<file>` makes the process that reaches the place in that batch
 create the file and wait for ever; whoever waits for the file then kills the sink. Without the
 variable nothing happens. The places, in the order in which a batch passes them:
 
@@ -25,7 +25,7 @@ Reach = Callable[[str, int | None], None]
 """Called with the place and the batch that reached it."""
 
 
-def reach_nothing(place: str, batch: int | None) -> None:
+def reach_nothing(point: str, batch: int | None) -> None:
     """What runs outside tests."""
 
 
@@ -34,10 +34,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Reach:
     wanted = environment.get(VARIABLE)
     if not wanted:
         return reach_nothing
-    wanted_place, wanted_batch, marker = wanted.split(":", 2)
+    wanted_point, wanted_batch, marker = wanted.split(":", 2)
 
-    def reach(place: str, batch: int | None) -> None:
-        if place == wanted_place and str(batch) == wanted_batch:
+    def reach(point: str, batch: int | None) -> None:
+        if point == wanted_point and str(batch) == wanted_batch:
             Path(marker).touch()
             while True:
                 signal.pause()

@@ -130,11 +130,11 @@ def final_path(span: Span, hour: int, part: int = 0) -> str:
 
 def _shortened(name: str) -> str:
     """The beginning of the escaped name, without half a character, and a hash of the name."""
-    kept, size = [], 0
+    escaped_levels, size = [], 0
     for character in name:
         escaped = quote(character, safe="")
         size += len(escaped)
         if size > PREFIX_BYTES_MAX:
             break
-        kept.append(escaped)
-    return f"{''.join(kept)}@{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
+        escaped_levels.append(escaped)
+    return f"{''.join(escaped_levels)}@{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"

@@ -304,7 +304,7 @@ def next_positions(
         and (target is None or _is_same(target.get(queue), bounds))
     }
     known, incarnations = _known(start, readable)
-    kept = {**known, **lost}
+    positions = {**known, **lost}
     ends: dict[Queue, int] = {}
     begins: dict[Queue, int] = {}
     for queue, bounds in readable.items():
@@ -314,7 +314,7 @@ def next_positions(
         begins[queue] = max(known.get(queue, 0), bounds.first)
     sizes = {queue: max(0, ends[queue] - begins[queue]) for queue in ends}
     shares = _shares(sizes, rows_max)
-    offsets = kept | {
+    offsets = positions | {
         queue: max(known.get(queue, 0), min(begins[queue], ends[queue]) + shares[queue])
         for queue in ends
     }

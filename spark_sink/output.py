@@ -56,7 +56,7 @@ from polymq.spark_sink.errors import OutputRefused, SinkError, Stale
 from polymq.spark_sink.faults import Reach, reach_nothing
 from polymq.spark_sink.layout import MANIFEST, SUFFIX, TEMPORARY, TEMPORARY_SUFFIX
 
-MANIFESTS_KEPT: Final = 1000
+MANIFESTS_MAX: Final = 1000
 """Older ones are deleted: nothing reads them, and a file every ten seconds adds up."""
 
 _RUN: Final = "run.json"
@@ -327,7 +327,7 @@ def _tidy(run: Run, batch: int) -> None:
         number, _, _ = path.name.partition("-")
         if number.isdecimal() and int(number) <= batch:
             path.unlink(missing_ok=True)
-    (run.output / MANIFEST / f"{batch - MANIFESTS_KEPT}.json").unlink(missing_ok=True)
+    (run.output / MANIFEST / f"{batch - MANIFESTS_MAX}.json").unlink(missing_ok=True)
 
 
 # --- looking ----------------------------------------------------------------------------------

@@ -148,8 +148,10 @@ def _member(base: str, name: str, root: Path) -> str:
     parts = base.split(".")
     if parts[0] == "polymq" and [*parts, name][1] in LINKED:
         parts = parts[1:]
-    place = root.joinpath(*parts, name)
-    is_module = place.is_dir() or any(place.with_suffix(end).exists() for end in (".py", ".pyx"))
+    directory = root.joinpath(*parts, name)
+    is_module = directory.is_dir() or any(
+        directory.with_suffix(end).exists() for end in (".py", ".pyx")
+    )
     return f"{base}.{name}" if is_module else base
 
 
@@ -192,8 +194,8 @@ def violations(root: Path) -> list[str]:
                 continue
             for imported in imports_of(path, root):
                 if not is_legal(imported, path, root):
-                    place = f"{path.relative_to(root)}:{imported.line}"
-                    found.append(f"{place} imports {imported.module}")
+                    directory = f"{path.relative_to(root)}:{imported.line}"
+                    found.append(f"{directory} imports {imported.module}")
     return found
 
 

@@ -1,7 +1,7 @@
 """Access keys: what programs sign their requests with, where a protocol has no password.
 
 RocketMQ's clients send an HMAC of each request (`remoting.signing` has its form). Whoever checks an
-HMAC needs the secret itself: unlike a password it can not be kept as a hash. So it is made by the
+HMAC needs the secret itself: unlike a password it cannot be kept as a hash. So it is made by the
 server and never chosen, is worth nothing anywhere else, and is shown once; but it stands readable
 in the log and in `state.db`, as the messages do.
 

@@ -166,7 +166,7 @@ class Logins:
         # The least recent first, each of them.
         self._known: BoundedCache[bytes, _Known] = BoundedCache(limits.login_cache_max)
         self._failures: BoundedCache[tuple[str, str], _Failures] = BoundedCache(
-            limits.login_failures_kept_max
+            limits.login_failures_cached_max
         )
         self._pending: dict[bytes, Attempt] = {}  # logins that wait or are being hashed
         self._lines = Lines(limits.logins_pending_max)

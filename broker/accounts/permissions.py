@@ -65,7 +65,7 @@ prefix is the name of a consumer group."""
 
 _NAMES: Final[Mapping[str, str]] = {"{user}": USER, "{client_id}": CLIENT_ID}
 _NAMED: Final[Mapping[str, str]] = {symbol: text for text, symbol in _NAMES.items()}
-_NO_WORD: Final = frozenset("./*#+{}")
+_NO_LEVEL: Final = frozenset("./*#+{}")
 
 
 class Action(enum.Enum):
@@ -103,8 +103,8 @@ class Rule:
     pattern: Address
 
     def __str__(self) -> str:
-        place = format_pattern(self.pattern)
-        return f"{self.effect.value} {self.subject} {self.action.value} {place}"
+        pattern = format_pattern(self.pattern)
+        return f"{self.effect.value} {self.subject} {self.action.value} {pattern}"
 
 
 EVERYTHING: Final[Address] = (REST,)
@@ -204,7 +204,7 @@ def _group_of(topic: str) -> tuple[str, str]:
     return prefix, topic.removeprefix(prefix)
 
 
-def group_place(group: str) -> Address:
+def group_address(group: str) -> Address:
     """All of the place that stands for a consumer group: its retry topic."""
     return (RETRY_PREFIX + group, REST)
 
@@ -279,7 +279,7 @@ def _past_rests(wanted: Address, reached: set[int]) -> set[int]:
 def is_level(name: str | None) -> bool:
     """Whether a name can stand in a place as one level."""
     return bool(name) and not any(
-        letter in _NO_WORD or ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000
+        letter in _NO_LEVEL or ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000
         for letter in name or ""
     )
 
@@ -318,8 +318,8 @@ class RuleSet:
             allow = rule.effect is Effect.ALLOW
             pattern = _resolved(rule.pattern, names, None if allow else ONE_LEVEL)
             if pattern is not None:
-                kept = self._allows if allow else self._denies
-                kept.setdefault(rule.action, []).append((pattern, rule))
+                by_action = self._allows if allow else self._denies
+                by_action.setdefault(rule.action, []).append((pattern, rule))
 
     def for_client(self, user: str | None, client_id: str | None) -> RuleSet:
         """The same rules for one client."""

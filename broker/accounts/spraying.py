@@ -26,7 +26,7 @@ class Spraying:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         # The least recent first.
-        self._buckets: BoundedCache[str, _Bucket] = BoundedCache(limits.login_failures_kept_max)
+        self._buckets: BoundedCache[str, _Bucket] = BoundedCache(limits.login_failures_cached_max)
 
     def __len__(self) -> int:
         return len(self._buckets)

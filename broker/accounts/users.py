@@ -71,7 +71,7 @@ class Users:
     Attributes:
         version: grows with every change.
         ring: all access keys.
-        told: called after a change that was made now (not by a fold at the start).
+        on_change: called after a change that was made now (not by a fold at the start).
     """
 
     def __init__(self, core: Core) -> None:
@@ -79,7 +79,7 @@ class Users:
         self.users: dict[str, User] = {}
         self.version = 1
         self.ring = KeyRing()
-        self.told: Callable[[Change], None] = lambda change: None
+        self.on_change: Callable[[Change], None] = lambda change: None
         self._rules: dict[str, Rule] = {}  # by the key of their row
         self._by_subject: dict[str, dict[str, Rule]] = {}
         self._sets: dict[str, RuleSet] = {}  # of principals, as of `version`
@@ -130,7 +130,7 @@ class Users:
                 number=self.core.take_number(),
             )
         )
-        self.told(Change(subject=name, opens_or_closes=first))
+        self.on_change(Change(subject=name, opens_or_closes=first))
         return position
 
     def delete(self, name: str) -> Position:
@@ -138,7 +138,7 @@ class Users:
         self.need(name)
         self.core.check_writable()
         position = self.core.journal.write({"op": "user-", "name": name})
-        self.told(
+        self.on_change(
             Change(
                 subject=name,
                 expels="the user was deleted",
@@ -151,13 +151,13 @@ class Users:
     def set_password(self, name: str, password_hash: str) -> Position:
         """Another password: connections made with the old one end. Raises Refused: NOT_FOUND."""
         position = self._write(replace(self.need(name), password_hash=password_hash))
-        self.told(Change(subject=name, expels="the password was changed"))
+        self.on_change(Change(subject=name, expels="the password was changed"))
         return position
 
     def set_disabled(self, name: str, disabled: bool) -> Position:
         """Keep a user out, or let it in again. Raises Refused: NOT_FOUND."""
         position = self._write(replace(self.need(name), disabled=disabled))
-        self.told(Change(subject=name, expels="the user was disabled" if disabled else None))
+        self.on_change(Change(subject=name, expels="the user was disabled" if disabled else None))
         return position
 
     def set_roles(self, name: str, roles: Sequence[str]) -> Position:
@@ -165,13 +165,13 @@ class Users:
         user = self.need(name)
         self._check_roles(roles)
         position = self._write(replace(user, roles=_canonical(roles)))
-        self.told(Change(subject=name))
+        self.on_change(Change(subject=name))
         return position
 
     def set_quotas(self, name: str, wanted: Quotas) -> Position:
         """Other quotas; what is there already stays. Raises Refused: NOT_FOUND."""
         position = self._write(replace(self.need(name), quotas=wanted))
-        self.told(Change(subject=name))
+        self.on_change(Change(subject=name))
         return position
 
     def add_access_key(self, name: str, key: str, secret: str) -> Position:
@@ -198,7 +198,7 @@ class Users:
         if len(left) == len(user.access_keys):
             raise Refused(Reason.NOT_FOUND, f"user {name!r} has no access key {key!r}")
         position = self._write(replace(user, access_keys=left))
-        self.told(Change(subject=name, expels="its access key was removed", access_key=key))
+        self.on_change(Change(subject=name, expels="its access key was removed", access_key=key))
         return position
 
     def _check_roles(self, roles: Sequence[str]) -> None:
@@ -263,7 +263,7 @@ class Users:
                 )
         self.core.check_writable()
         position = self.core.journal.write({"op": "rule+", **_rule_row(rule)})
-        self.told(Change(subject=rule.subject))
+        self.on_change(Change(subject=rule.subject))
         return position
 
     def remove_rule(self, rule: Rule) -> Position:
@@ -272,7 +272,7 @@ class Users:
             raise Refused(Reason.NOT_FOUND, f"there is no rule `{rule}`")
         self.core.check_writable()
         position = self.core.journal.write({"op": "rule-", **_rule_row(rule)})
-        self.told(Change(subject=rule.subject))
+        self.on_change(Change(subject=rule.subject))
         return position
 
     def _check_subject(self, subject: str) -> None:
@@ -392,8 +392,8 @@ def _canonical(roles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _key(rule: Rule) -> str:
-    place = format_pattern(rule.pattern)
-    return f"{rule.subject}\x00{rule.effect.value}\x00{rule.action.value}\x00{place}"
+    pattern = format_pattern(rule.pattern)
+    return f"{rule.subject}\x00{rule.effect.value}\x00{rule.action.value}\x00{pattern}"
 
 
 def _rule_row(rule: Rule) -> dict[str, Any]:

@@ -62,14 +62,14 @@ class Admission:
 
     Args:
         strangers: whether clients are let in while there are no users.
-        ports_kept_max: how many ports of principals are kept for those who come again.
+        ports_cached_max: how many ports of principals are kept for those who come again.
 
     Attributes:
         port: what is behind the checks. The engine sets it, once it has all of its parts.
     """
 
     def __init__(
-        self, users: Users, logins: Logins, *, strangers: bool, ports_kept_max: int
+        self, users: Users, logins: Logins, *, strangers: bool, ports_cached_max: int
     ) -> None:
         self.port: OpenPort
         self.users = users
@@ -77,13 +77,13 @@ class Admission:
         self._strangers = strangers
         self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
         # Keeps ports of those who come for one request.
-        self._recent: BoundedCache[str, PermittedPort] = BoundedCache(ports_kept_max)
+        self._recent: BoundedCache[str, PermittedPort] = BoundedCache(ports_cached_max)
         self._paces: dict[str, Pace] = {}
         self._serial = 0
         self._inside: dict[int, _Inside] = {}
         self._counts: dict[str, int] = {}  # connections by principal
         self._watchers: list[Callable[[Callable[[str], bool]], None]] = []
-        users.told = self._changed
+        users.on_change = self._changed
 
     # --- coming in ------------------------------------------------------------------------
 

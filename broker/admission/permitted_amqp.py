@@ -129,17 +129,17 @@ class PermittedExchanges(_PermittedNames):
 
     def route(self, exchange: str, routing_key: str) -> Route | None:
         """See `ExchangePort.route`."""
-        self._check_place(exchange, routing_key)
+        self._check_published(exchange, routing_key)
         return self._parts.exchanges.route(exchange, routing_key)
 
     def copying_route(self, exchange: str, routing_key: str, copies: Sequence[str]) -> Route | None:
         """See `ExchangePort.copying_route`. Each key asks for the right to publish there."""
-        self._check_place(exchange, routing_key)
+        self._check_published(exchange, routing_key)
         for key in copies:
             self._principal.check(Action.PUBLISH, address_of(*topic_and_tag(exchange, key)))
         return self._parts.exchanges.copying_route(exchange, routing_key, copies)
 
-    def _check_place(self, exchange: str, routing_key: str) -> None:
+    def _check_published(self, exchange: str, routing_key: str) -> None:
         topic, tag = topic_and_tag(exchange, routing_key)
         address = address_of(topic, tag)
         self._principal.check(Action.PUBLISH, address)

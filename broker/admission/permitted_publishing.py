@@ -136,7 +136,7 @@ class PermittedHalfMessages(Permitted):
     def end(
         self,
         offset: int,
-        place: int,
+        record_position: int,
         *,
         producer: str,
         commit: bool,
@@ -146,7 +146,7 @@ class PermittedHalfMessages(Permitted):
         publishes, so the right to do so is asked for, too."""
         self._parts.half_messages.end(
             offset,
-            place,
+            record_position,
             producer=producer,
             commit=commit,
             callback=callback,

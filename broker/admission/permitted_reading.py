@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from polymq.broker.accounts.permissions import Action, group_place
+from polymq.broker.accounts.permissions import Action, group_address
 from polymq.broker.admission.permitted import Permitted
 from polymq.broker.errors import Refused
 from polymq.broker.port.groups import GroupInfo
@@ -75,7 +75,7 @@ class PermittedGroups(Permitted):
     def infos(self) -> Sequence[GroupInfo]:
         """See `GroupPort.infos`."""
         infos = self._parts.groups.infos()
-        return [one for one in infos if self._principal.may_read(group_place(one.name))]
+        return [one for one in infos if self._principal.may_read(group_address(one.name))]
 
     def put(self, name: str, settings: Mapping[str, Any]) -> Position:
         """See `GroupPort.put`: settings are an administrator's."""
@@ -83,7 +83,7 @@ class PermittedGroups(Permitted):
         if settings:
             self._principal.check_admin((REST,))
         elif self._parts.groups.info(name) is None:
-            self._principal.check(Action.CREATE, group_place(name)[:1])
+            self._principal.check(Action.CREATE, group_address(name)[:1])
         return self._parts.groups.put(name, settings)
 
     def delete(self, name: str) -> Position:
@@ -102,7 +102,7 @@ class PermittedGroups(Permitted):
         principal = self._principal
         principal.check_group(name)
         offsets = self._parts.groups.offsets(name)
-        return {place: at for place, at in offsets.items() if principal.may_read((place[0], REST))}
+        return {queue: at for queue, at in offsets.items() if principal.may_read((queue[0], REST))}
 
     def commit(self, name: str, topic: str, queue_id: int, offset: int) -> None:
         """See `GroupPort.commit`."""

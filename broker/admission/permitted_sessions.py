@@ -83,7 +83,7 @@ class PermittedSessions(Permitted):
                 "subscription ended",
                 user=self._principal.name,
                 client_id=session.client_id,
-                place=format_pattern(address),
+                resource=format_pattern(address),
             )
         self._parts.sessions.unsubscribe(session, address, forget=True)
         return True

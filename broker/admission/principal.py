@@ -9,7 +9,7 @@ from polymq.broker.accounts.permissions import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     Action,
-    group_place,
+    group_address,
 )
 from polymq.broker.admission.rights import Rights, RightsSource
 from polymq.broker.port.broker import BrokerPort
@@ -145,7 +145,7 @@ class Principal(Rights):
 
     def check_group(self, name: str) -> None:
         """See `PrincipalPort.check_group`."""
-        self.check_filter(group_place(name))
+        self.check_filter(group_address(name))
 
     def for_group(self, name: str) -> BrokerPort:
         """See `PrincipalPort.for_group`."""
@@ -175,16 +175,16 @@ class GroupMember(Principal):
         group: the right to it is asked for at each operation, as all rights are.
     """
 
-    __slots__ = ("_group", "_places")
+    __slots__ = ("_group", "_topics")
 
     def __init__(self, *, parts: OpenPort, admission: Entrance, name: str, group: str) -> None:
         super().__init__(parts=parts, admission=admission, name=name)
         self._group = group
-        self._places = {RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group}
+        self._topics = {RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group}
 
     def check(self, action: Action, address: Address) -> None:
         """About one place. Raises Refused: FORBIDDEN."""
-        if action in (Action.PUBLISH, Action.CREATE) and address[0] in self._places:
+        if action in (Action.PUBLISH, Action.CREATE) and address[0] in self._topics:
             self.check_group(self._group)
         else:
             super().check(action, address)

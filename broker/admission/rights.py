@@ -16,7 +16,7 @@ from polymq.broker.accounts.users import Users
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.values import REST, Address
 
-TOLD_MAX: Final = 32
+LOGGED_MAX: Final = 32
 """Places of one client whose refusal is logged, until its rights change: one that asks for ever
 does not fill the disk."""
 GRANTED_MAX: Final = 4_096
@@ -54,8 +54,8 @@ class Rights:
         "_client_id",
         "_clock_ms",
         "_granted",
+        "_logged",
         "_rules",
-        "_told",
         "_version",
         "name",
         "pace",
@@ -78,7 +78,7 @@ class Rights:
         self._version = -1  # of the users, that what follows was taken from
         self._rules: RuleSet
         self.pace: Pace
-        self._told = _NOTHING  # refusals that were logged
+        self._logged = _NOTHING  # refusals that were logged
         self._granted: set[tuple[Action, Address]] = set()
 
     def may_read(self, address: Address) -> bool:
@@ -107,7 +107,7 @@ class Rights:
             rules = self._admission.rules_of(self.name)
             self._rules = rules.for_client(self.name, self._client_id)
             self.pace = self._admission.pace_of(self.name, self.now())
-            self._told = _NOTHING
+            self._logged = _NOTHING
             self._granted.clear()
 
     def check_admitted(self) -> None:
@@ -165,11 +165,11 @@ class Rights:
     def _require(self, action: Action, address: Address, decision: Decision) -> None:
         if decision.allowed:
             return
-        place = format_pattern(address)
+        resource = format_pattern(address)
         self._tell(action.value, address, rule="" if decision.rule is None else str(decision.rule))
         raise Refused(
             Reason.FORBIDDEN,
-            f"user '{self.name}' may not {action.value} {audit.printable(place)}",
+            f"user '{self.name}' may not {action.value} {audit.printable(resource)}",
         )
 
     def _tell(self, what: str, address: Address, *, rule: str = "") -> None:
@@ -179,15 +179,15 @@ class Rights:
                 audit.REFUSED,
                 user=self.name,
                 what=what,
-                place=format_pattern(address),
+                resource=format_pattern(address),
                 client_id=self._client_id or "",
                 rule=rule,
             )
 
     def is_new(self, what: str, address: Address) -> bool:
         """Whether there is to be a line about this: one since the rights changed, and about
-        `TOLD_MAX` things at most."""
-        if (what, address) in self._told or len(self._told) >= TOLD_MAX:
+        `LOGGED_MAX` things at most."""
+        if (what, address) in self._logged or len(self._logged) >= LOGGED_MAX:
             return False
-        self._told |= {(what, address)}
+        self._logged |= {(what, address)}
         return True

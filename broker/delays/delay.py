@@ -6,7 +6,7 @@ it is due it is moved (`moves/moves.py`): appended to its topic as a new record 
 entry, so that a crash keeps exactly one of the two.
 
 When which message is due is known by a timing wheel in memory (`wheel.py`), 20 bytes a message,
-which is made anew at a start (`kept.py`).
+which is made anew at a start (`timed_store.py`).
 
 Rules:
 
@@ -45,7 +45,7 @@ from polymq.broker.delays.delayed import (
     take_apart,
 )
 from polymq.broker.delays.held import Held
-from polymq.broker.delays.kept import Kept
+from polymq.broker.delays.timed_store import TimedStore
 from polymq.broker.delays.wheel import Taken
 from polymq.broker.errors import PASSING, Reason, Refused
 from polymq.broker.messages.records import PREFIX_PROPERTY, parse_properties
@@ -93,7 +93,7 @@ class Delays:
         self._aside = aside
         self._held = Held()
         self._offer_ms = 0  # when what is held is offered again
-        self._kept = Kept(core, queue_store, topics, topic=DELAY_TOPIC, kind="delay")
+        self._timed = TimedStore(core, queue_store, topics, topic=DELAY_TOPIC, kind="delay")
         self._timer: Timer | None = None  # the next look at the wheel
         self._watch: Timer | None = None  # the next look at the oldest message
         self._at_work = False  # messages are being read or wait for the log: others wait
@@ -103,7 +103,7 @@ class Delays:
     @property
     def waiting_count(self) -> int:
         """Messages that are not due yet (a metric)."""
-        return self._kept.wheel.count
+        return self._timed.wheel.count
 
     @property
     def held_count(self) -> int:
@@ -168,7 +168,7 @@ class Delays:
             )
         if is_due:
             return self._topics.publish(template, batch, first, last, record=record)
-        self._kept.append(record, batch, first, last, due_ms)
+        self._timed.append(record, batch, first, last, due_ms)
         self._arm()
         return Position(self._core.log.appended)
 
@@ -184,12 +184,12 @@ class Delays:
             raise Refused(
                 Reason.BAD_ARGUMENT, f"a message can be delayed by at most {days} days: send later"
             )
-        if self._kept.wheel.count + self._held.count + count > core.limits.delayed_max:
+        if self._timed.wheel.count + self._held.count + count > core.limits.delayed_max:
             raise Refused(
                 Reason.LIMIT,
                 f"{core.limits.delayed_max} delayed messages wait, which is the limit: try later",
             )
-        return self._kept.make()
+        return self._timed.make()
 
     def record(self, template: TopicTemplate, due_ms: int, *, by_exchange: bool) -> RecordTemplate:
         """How a message of this template is stored until it is due.
@@ -198,18 +198,18 @@ class Delays:
             by_exchange: whether an exchange of the topic's name delays it, so that it goes with
                 that exchange.
         """
-        return self._kept.record(template, due_ms, by_exchange=by_exchange)
+        return self._timed.record(template, due_ms, by_exchange=by_exchange)
 
     def stored(self, spans: Sequence[Span], due_ms: int) -> None:
         """Delayed records were appended: note when they are due."""
-        self._kept.stored(spans, due_ms)
+        self._timed.stored(spans, due_ms)
         self._arm()
 
     # --- releasing ------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """See to it that somebody looks when there is something to do."""
-        at = self._kept.wheel.next_ms()
+        at = self._timed.wheel.next_ms()
         if self._held.count:
             at = self._offer_ms if at is None else min(at, self._offer_ms)
         if at is None or self._at_work:
@@ -226,7 +226,7 @@ class Delays:
 
     def _look(self) -> None:
         """Release the next messages that are due."""
-        group = self._kept.group
+        group = self._timed.group
         if not self._at_work and group is not None:
             self._at_work = True
             self._read(group, self._next(group))
@@ -242,7 +242,7 @@ class Delays:
             where, taken = found
             return [_Piece(_left(group.cursor, taken), where)]
         # A full disk may have cost some of them (`retention/retention.py`).
-        taken = _left(group.cursor, self._kept.take())
+        taken = _left(group.cursor, self._timed.take())
         return [_Piece(taken)] if taken.offsets else []
 
     def _read(self, group: Group, work: list[_Piece]) -> None:
@@ -337,7 +337,7 @@ class Delays:
         for at, delayed in enumerate(all_delayed):
             entry = taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
             if delayed.due_ms > now:
-                self._kept.wheel.add(delayed.due_ms, entry, taken.offsets[at], now)
+                self._timed.wheel.add(delayed.due_ms, entry, taken.offsets[at], now)
             else:
                 due.append(delayed)
                 entries += entry
@@ -354,7 +354,7 @@ class Delays:
         """Append messages of one kind. Raises Refused: a reason that passes; those that were
         appended are settled."""
         try:
-            template = self._kept.template(*kind)
+            template = self._timed.template(*kind)
             if template is not None:
                 self._moves.append_rows(template, rows, group, offsets)
         except Refused as error:
@@ -402,8 +402,8 @@ class Delays:
     def _look_back(self) -> None:
         """Whether the oldest message is too far behind: then it and those after it go forward."""
         self._watch = None
-        group = self._kept.group
-        if group is None or not self._kept.wheel.count or self._core.has_failed():
+        group = self._timed.group
+        if group is None or not self._timed.wheel.count or self._core.has_failed():
             return
         if self._at_work:
             self._watch_later()
@@ -452,7 +452,7 @@ class Delays:
         Copying everything that waits then writes at most a quarter of what was written since the
         last time, so it costs little, however often.
         """
-        limits, wheel = self._core.limits, self._kept.wheel
+        limits, wheel = self._core.limits, self._timed.wheel
         window = group.queue.index.end_offset - group.cursor.floor
         if window > max(limits.delay_window_max, 4 * wheel.count):
             return True
@@ -502,8 +502,8 @@ class Delays:
             raise core.refused(error) from error
         queue.append((span,))
         queue.visible = queue.flushed = queue.index.end_offset
-        if not self._kept.wheel.replace(delayed.due_ms, entry, offset, span.entries, new_offset):
-            self._kept.wheel.add(delayed.due_ms, span.entries, new_offset, now)
+        if not self._timed.wheel.replace(delayed.due_ms, entry, offset, span.entries, new_offset):
+            self._timed.wheel.add(delayed.due_ms, span.entries, new_offset, now)
         group.settle(offset, 1)
         if apart:
             self._queue_store.write_acks()
@@ -525,15 +525,15 @@ class Delays:
 
     def load(self, value: Mapping[str, Any]) -> None:
         """Take the queue from its snapshot."""
-        self._kept.load(value)
+        self._timed.load(value)
 
     def row(self) -> Mapping[str, Any] | None:
         """The queue as a JSON value for the snapshot."""
-        return self._kept.row()
+        return self._timed.row()
 
     def reopen(self) -> None:
         """After a restart: find out what waits. Raises StoreError."""
-        self._kept.reopen()
+        self._timed.reopen()
         self._arm()
 
 

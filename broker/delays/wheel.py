@@ -48,7 +48,7 @@ far apart."""
 
 _ITEM: Final = struct.Struct(">12sQ")
 _PARTS: Final = struct.Struct(">QIQ")
-_PLACE: Final = struct.Struct(">QI")
+_EXTENT: Final = struct.Struct(">QI")
 assert _ITEM.size == ENTRY_SIZE
 
 
@@ -96,10 +96,10 @@ class Wheel:
         base = due_ms % width << OFFSET_BITS
         items = bytearray()
         offset = first_offset
-        for place, _ in _ITEM.iter_unpack(entries):
-            items += _ITEM.pack(place, base | offset & _OFFSET_MASK)
+        for extent, _ in _ITEM.iter_unpack(entries):
+            items += _ITEM.pack(extent, base | offset & _OFFSET_MASK)
             offset += 1
-            self.bytes += _PLACE.unpack(place)[1]
+            self.bytes += _EXTENT.unpack(extent)[1]
         self._slot(level, due_ms // width).extend(items)
         self.count += offset - first_offset
 
@@ -148,7 +148,7 @@ class Wheel:
             if at >= 0:
                 item = _ITEM.pack(new_entry[:12], rest | new_offset & _OFFSET_MASK)
                 slot[at : at + ENTRY_SIZE] = item
-                self.bytes += _PLACE.unpack(new_entry[:12])[1] - _PLACE.unpack(entry[:12])[1]
+                self.bytes += _EXTENT.unpack(new_entry[:12])[1] - _EXTENT.unpack(entry[:12])[1]
                 return True
         return False
 
@@ -200,8 +200,8 @@ class Wheel:
         while heap and heap[0] <= now_ms and len(offsets) < count_max:
             slot = slots[heap[0]]
             taken = 0
-            for place, key in _ITEM.iter_unpack(slot):
-                record_size = _PLACE.unpack(place)[1]
+            for extent, key in _ITEM.iter_unpack(slot):
+                record_size = _EXTENT.unpack(extent)[1]
                 if len(offsets) == count_max or (offsets and size + record_size > bytes_max):
                     break
                 size += record_size
@@ -238,12 +238,12 @@ class Wheel:
         width = WIDTHS_MS[level - 1]
         first = start_ms // width
         slots = self._levels[level - 1]
-        for place, key in _ITEM.iter_unpack(items):
+        for extent, key in _ITEM.iter_unpack(items):
             number, rest = divmod(key >> OFFSET_BITS, width)
             slot = slots.get(first + number)
             if slot is None:
                 slot = self._slot(level - 1, first + number)
-            slot += _ITEM.pack(place, rest << OFFSET_BITS | key & _OFFSET_MASK)
+            slot += _ITEM.pack(extent, rest << OFFSET_BITS | key & _OFFSET_MASK)
 
     def slots(self) -> Iterator[tuple[int, int]]:
         """(width in ms, messages) of every slot: for tests and figures."""

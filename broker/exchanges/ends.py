@@ -10,7 +10,7 @@ end of a queue or of an exchange says which others end with it, links followed a
 
 The op says where in the log the end is (`"at"`), which the topic of the name keeps: what an
 exchange delayed is dropped when it has ended in the meantime, also if one of its name was declared
-anew (`delays/kept.py`).
+anew (`delays/timed_store.py`).
 
 Logs of earlier versions have an op for each binding and each such exchange, in front of the op or
 behind it. They are applied as they are.
@@ -69,7 +69,7 @@ class ExchangeEnds:
     def delete(self, name: str) -> Position:
         """End an exchange. Raises Refused."""
         more = self._ending_too(self._graph.unused_without((name,)))
-        durable = self._is_kept(name) or self.are_kept(more) or self._is_bound_durably(name)
+        durable = self._is_durable(name) or self.are_durable(more) or self._is_bound_durably(name)
         return write_op(self._core, self._end_op(name, more), durable=durable)
 
     def delete_unused(self, names: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ class ExchangeEnds:
         if not unused:
             return
         more = self._ending_too(self._graph.unused_without(unused), besides=unused[1:])
-        durable = self._is_kept(unused[0]) or self.are_kept(more)
+        durable = self._is_durable(unused[0]) or self.are_durable(more)
         with contextlib.suppress(Refused):  # the log takes nothing: they stay
             write_op(self._core, self._end_op(unused[0], more), durable=durable)
 
@@ -86,9 +86,9 @@ class ExchangeEnds:
         """What the op by which a queue with these bindings ends has to say of exchanges."""
         return self._ending_too(self._graph.unused_without((), bindings))
 
-    def are_kept(self, op: Op) -> bool:
+    def are_durable(self, op: Op) -> bool:
         """Whether the log has to have the op because of the exchanges that it names besides."""
-        return any(self._is_kept(name) for name in op.get("x", ()))
+        return any(self._is_durable(name) for name in op.get("x", ()))
 
     def apply(self, names: Sequence[str], at: int) -> Touched:
         """An op ends these exchanges.
@@ -143,7 +143,7 @@ class ExchangeEnds:
         found = self._exchanges.get(name)
         return found is not None and found.auto_delete and not self.is_used(name)
 
-    def _is_kept(self, name: str) -> bool:
+    def _is_durable(self, name: str) -> bool:
         """Whether the log has to say that the exchange ends: it has said that there is one, or the
         topic of its name goes on."""
         found = self._exchanges.get(name)

@@ -549,13 +549,13 @@ class Exchanges:
     def dead_letter_route(
         self, exchange: str, routing_key: str, copies: Sequence[str]
     ) -> TopicRoute | None:
-        """See `dead_letters.Places`."""
+        """See `dead_letters.Locations`."""
         if exchange and self.exchange(exchange) is None:
             return None
         return self.copying_route(exchange, routing_key, copies, internal=True)
 
     def may_dead_letter(self, queue: str, exchange: str, routing_key: str) -> bool:
-        """See `dead_letters.Places`."""
+        """See `dead_letters.Locations`."""
         found = self.queues.get(queue)
         if found is None or not found.terms.by:
             return True
@@ -568,7 +568,7 @@ class Exchanges:
         return may_read and self.owners.may_publish(by, address_of(topic, tag), creates=creates)
 
     def queues_named(self, names: set[str]) -> frozenset[Queue]:
-        """See `dead_letters.Places`."""
+        """See `dead_letters.Locations`."""
         return frozenset(self.queues[name].queue for name in names if name in self.queues)
 
     # --- snapshot -------------------------------------------------------------------------

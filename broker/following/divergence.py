@@ -74,7 +74,7 @@ def diverged(
             has no number of its own.
 
     Raises:
-        CorruptRecord: it can not be read.
+        CorruptRecord: it cannot be read.
     """
     messages = changes = promised = 0
     first_ms = last_ms = 0

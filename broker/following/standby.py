@@ -11,7 +11,7 @@ Rules:
 * What this broker has is not less than it says: a position is acked when it is flushed here.
 * What the master has deleted goes here, too, but not before this broker has on its disk what the
   master had on its own when it said so (the state without those messages), and knows that it is in
-  sync: only then it can not be told to cut what the start of its log needs.
+  sync: only then it cannot be told to cut what the start of its log needs.
 * No timers, deliveries or acks: whoever held a message holds it at the master. A promotion opens
   the store anew, as a restart does.
 """

@@ -116,14 +116,14 @@ class Committed(RecordRun):
         for span in self.spans:
             low, high = max(first, 0), min(first + count, span.count)
             if low < high:
-                start = span.start + _place(span, low)
-                end = span.start + _place(span, high) if high < span.count else span.end
+                start = span.start + _bytes_before(span, low)
+                end = span.start + _bytes_before(span, high) if high < span.count else span.end
                 runs.append(RecordRun(self.meta, span.memory, start, end, high - low))
             first -= span.count
         return runs
 
 
-def _place(span: log_end.Span, index: int) -> int:
+def _bytes_before(span: log_end.Span, index: int) -> int:
     """Bytes from the span's first record to its record `index`."""
     position: int = _U64.unpack_from(span.entries, index * ENTRY_SIZE)[0]
     return position - span.position

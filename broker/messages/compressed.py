@@ -38,7 +38,7 @@ TURN_BYTES_MAX: Final = 4 * 1024 * 1024
 longer, up to the bound of a body (16 MiB in a server: 35 ms)."""
 
 PlainBody = Callable[[bytes, int], bytes | None]
-"""From a body as it was sent, and its record's system flag: what it means; None if that can not be
+"""From a body as it was sent, and its record's system flag: what it means; None if that cannot be
 told. It bounds what it returns."""
 
 _U32: Final = struct.Struct(">I")

@@ -4,8 +4,8 @@ Where the message goes when it is published is the gateway's to say. As a dead l
 same keys once more, unless its queue replaces its key. So they stay with it, as the constant
 property `PMQ_COPIES`, in JSON: how many of them receivers may see, and the keys, those first.
 
-A dead letter costs a look at each key, for each message: those with more than `KEPT_MAX` keys keep
-none, and go by their own key only.
+A dead letter costs a look at each key, for each message: those with more than `KEYS_STORED_MAX`
+keys keep none, and go by their own key only.
 
 Source: RabbitMQ's documentation of dead letter exchanges and sender-selected distribution.
 """
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 COPIES_PROPERTY: Final = "PMQ_COPIES"
-KEPT_MAX: Final = 16
-KEPT_BYTES_MAX: Final = 2_048
+KEYS_STORED_MAX: Final = 16
+KEYS_STORED_BYTES_MAX: Final = 2_048
 """Of the property: a record's properties, the history among them, end at 32,767 bytes."""
 
 
@@ -40,10 +40,10 @@ class Copies(NamedTuple):
 
     def properties(self) -> dict[str, str]:
         """As constant properties; none where there are too many."""
-        if len(self.keys) > KEPT_MAX:
+        if len(self.keys) > KEYS_STORED_MAX:
             return {}
         value = json.dumps([self.shown_count, *self.keys], separators=(",", ":"))
-        return {COPIES_PROPERTY: value} if len(value) <= KEPT_BYTES_MAX else {}
+        return {COPIES_PROPERTY: value} if len(value) <= KEYS_STORED_BYTES_MAX else {}
 
 
 def copies_of(properties: Mapping[str, str]) -> Copies:

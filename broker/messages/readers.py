@@ -106,7 +106,7 @@ class Reading:
         bytes_max: int,
         done: Callable[[Any, int], None],
         *,
-        large_in_place: bool = False,
+        large_as_view: bool = False,
     ) -> None:
         """Read messages of a queue: `done(records, how many)`, at once if they are in memory.
 
@@ -114,14 +114,14 @@ class Reading:
         which was reported.
 
         Args:
-            large_in_place: one record that is larger than `bytes_max` may come as a view of the
+            large_as_view: one record that is larger than `bytes_max` may come as a view of the
                 log's memory instead of a copy.
         """
         store = self.store
         entries = index.read_hot(first, count)
         if entries is not None:
             fitting = fit(entries, index.entry_size, count, bytes_max)
-            if large_in_place and fitting == 1:
+            if large_as_view and fitting == 1:
                 view = store.log.view_hot(entries)
                 if view is not None and len(view) > bytes_max:
                     done(view, 1)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from polymq.core_log.kernels.layout import PROPERTY_LIFE, TTL_CODE_MAX
+from polymq.core_log.kernels.layout import PROPERTY_TTL, TTL_CODE_MAX
 
-TTL_PROPERTY: Final = PROPERTY_LIFE.decode()
+TTL_PROPERTY: Final = PROPERTY_TTL.decode()
 TTL_MS_MAX: Final = TTL_CODE_MAX - 1
 PRIORITY_MAX: Final = 255
 

@@ -60,7 +60,7 @@ STRETCHES_AT_ONCE: Final = 16
 """Stretches that wait and are moved in one loop iteration: some milliseconds."""
 
 
-class Places(Protocol):
+class Destinations(Protocol):
     """What dead letters need of the exchanges."""
 
     def dead_letter_route(
@@ -102,14 +102,14 @@ class DeadLetters:
         queue_store: QueueStore,
         topics: Topics,
         moves: Moves,
-        places: Places,
+        destinations: Destinations,
         aside: SetAside,
     ) -> None:
         self.core = core
         self.queue_store = queue_store
         self.topics = topics
         self.moves = moves
-        self.places = places
+        self.destinations = destinations
         self.aside = aside
         self.counts = DeadLetterCounts()
 
@@ -143,11 +143,11 @@ class DeadLetters:
         more: Sequence[str] = ()
         if new_key is None:
             new_key = key
-            may_pass = self.places.may_dead_letter
+            may_pass = self.destinations.may_dead_letter
             more = [copy for copy in copies.keys if may_pass(name, target, copy)]
         route = None
         if not history.is_endless:
-            route = self.places.dead_letter_route(target, new_key, more)
+            route = self.destinations.dead_letter_route(target, new_key, more)
         if route is not None:
             route = self._without_cycles(route, history)
         if route is None:
@@ -170,7 +170,7 @@ class DeadLetters:
         assert target is not None
         if key is None:
             _, key = exchange_and_key(meta.topic, meta.tag, meta.properties)
-        permitted = self.places.may_dead_letter(name, target, key)
+        permitted = self.destinations.may_dead_letter(name, target, key)
         if not permitted:
             self.core.notices.warn(
                 "dead letters are dropped: the queue's owner may not pass them on",
@@ -183,7 +183,7 @@ class DeadLetters:
 
     def _without_cycles(self, route: TopicRoute, history: History) -> TopicRoute | None:
         """The route without queues that the message may not come back to."""
-        skipped = self.places.queues_named(set(history.cycles()))
+        skipped = self.destinations.queues_named(set(history.cycles()))
         if not route.by_headers and not skipped.intersection(route.queues):
             return route
         detour = self.topics.detour(route, skipped)
@@ -315,7 +315,7 @@ class DeadLettering:
             else:
                 self._move_first(left, cut=0)
             return
-        # Any other error is a record that can not be read: the read was counted and told, and the
+        # Any other error is a record that cannot be read: the read was counted and told, and the
         # message stays as it is until a restart.
         self._again()
 

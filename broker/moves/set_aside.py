@@ -51,7 +51,7 @@ class SetAside:
         self.count = 0
 
     @property
-    def kept_count(self) -> int:
+    def set_aside_count(self) -> int:
         """Messages in the topic: what an operator has not looked after yet."""
         topic = self._topics.topics.get(ASIDE_TOPIC)
         if topic is None:
@@ -66,7 +66,7 @@ class SetAside:
         done: Callable[[Refused | None], None],
     ) -> None:
         """The group's message at `offset` goes aside. `done` is called with a refusal that passes:
-        then it is where it was. A record that can not be read stays, too, until a restart."""
+        then it is where it was. A record that cannot be read stays, too, until a restart."""
 
         def put(records: bytes | None, _: int) -> None:
             refused = None
@@ -104,7 +104,7 @@ class SetAside:
         Raises:
             Refused: a reason of `PASSING`; nothing was stored.
         """
-        kept = {
+        properties = {
             name: value
             for name, value in properties.items()
             if name not in (TTL_PROPERTY, RETAIN_PROPERTY, TAGS)
@@ -115,9 +115,9 @@ class SetAside:
         everybody = self._topics.route(ASIDE_TOPIC, tag)
         nobody = self._topics.own_route(ASIDE_TOPIC, tag)
         forms: list[tuple[TopicRoute, dict[str, str], bool]] = [
-            (everybody, {**kept, REAL_TOPIC: topic, REFUSED: error.text}, False),
-            (nobody, {**kept, REAL_TOPIC: topic}, False),
-            (nobody, kept, True),
+            (everybody, {**properties, REAL_TOPIC: topic, REFUSED: error.text}, False),
+            (nobody, {**properties, REAL_TOPIC: topic}, False),
+            (nobody, properties, True),
         ]
         for route, form, apart in forms:
             try:

@@ -182,13 +182,13 @@ class NamedQueues:
                 f"there are {len(self.queues)} queues, which is the limit: delete some",
             )
         # An exclusive queue goes with its connection, so it leaves nothing in the log.
-        kept = value["durable"] and not value["exclusive"]
+        durable = value["durable"] and not value["exclusive"]
         bindings = [[["", name, "{}"], list(address)]]
         op: Op = {"op": "queue+", "name": name, "n": 0, **value, "bindings": bindings}
-        if kept:
+        if durable:
             self.core.check_writable()
             op["n"] = self.core.take_number()
-        position = self._write(op, durable=kept)
+        position = self._write(op, durable=durable)
         self.queues[name].owner = owner if value["exclusive"] else None
         return position
 
@@ -212,7 +212,7 @@ class NamedQueues:
         more = ends.without(key for key, _ in self.exchanges.bindings_of(found) if key[0])
         op: Op = {"op": "queue-", "name": found.name, **more}
         try:
-            position = self._write(op, durable=found.queue.durable or ends.are_kept(more))
+            position = self._write(op, durable=found.queue.durable or ends.are_durable(more))
         except Refused:  # the log takes nothing
             if found.queue.durable:
                 raise

@@ -107,9 +107,9 @@ class Placed(NamedTuple):
     Attributes:
         position: what the ack waits for, with the template's durability.
         offset: of the first in the topic's own queue; the others follow.
-        places: the byte position of each record.
+        positions: the byte position of each record.
     """
 
     position: Position
     offset: int
-    places: tuple[int, ...]
+    positions: tuple[int, ...]

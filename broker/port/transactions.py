@@ -17,13 +17,13 @@ class Prepared(NamedTuple):
     """A half message that was stored.
 
     Attributes:
-        offset: in the queue of half messages; with `place` its name.
-        place: the byte position of its record in the log.
+        offset: in the queue of half messages; with `record_position` its name.
+        record_position: the byte position of its record in the log.
         position: what the answer to the producer waits for (flushed).
     """
 
     offset: int
-    place: int
+    record_position: int
     position: int
 
 
@@ -32,7 +32,7 @@ class HalfMessage:
     """A half message whose producer has to be asked.
 
     Attributes:
-        offset, place: as in `Prepared`.
+        offset, record_position: as in `Prepared`.
         check_count: how often it was asked for, this time included.
         topic, tag, body, properties, born_ms, flag, system_flag: of the message, as it was
             prepared.
@@ -41,7 +41,7 @@ class HalfMessage:
     """
 
     offset: int
-    place: int
+    record_position: int
     check_count: int
     topic: str
     tag: str | None
@@ -93,7 +93,7 @@ class HalfMessagePort(Protocol):
     def end(
         self,
         offset: int,
-        place: int,
+        record_position: int,
         *,
         producer: str,
         commit: bool,

@@ -18,8 +18,8 @@ from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
 LOOK_COUNT: Final = 256
 """Entries that are looked at first: 8 KiB."""
-_WORDS: Final = PRIVATE_ENTRY_SIZE // 4
-_SIZE_WORD: Final = 2  # the record's size is the third word of an entry
+_NUMBERS: Final = PRIVATE_ENTRY_SIZE // 4
+_SIZE_AT: Final = 2  # the record's size is the third word of an entry
 
 
 class Head:
@@ -73,7 +73,7 @@ class Head:
 
 def sizes_of(entries: bytes) -> array[int]:
     """The sizes of the records of private entries, in bytes as they are stored."""
-    address = array("I", entries)[_SIZE_WORD::_WORDS]
+    address = array("I", entries)[_SIZE_AT::_NUMBERS]
     if sys.byteorder == "little":
         address.byteswap()
     return address

@@ -146,42 +146,42 @@ class Levels:
 
     def _join(self, registration: Registration, group: LevelGroup) -> None:
         consumer = _LevelConsumer(self, group.priority, registration.consumer)
-        place = group.add(
+        member = group.add(
             consumer,
             registration.priority,
             reads_long=registration.reads_long,
             takes_apart=registration.takes_apart,
         )
-        self._joined.setdefault(registration, []).append(place)
+        self._joined.setdefault(registration, []).append(member)
 
     def remove(self, registration: Registration) -> None:
         """See `Group.remove`."""
         self.registrations.remove(registration)
-        for place in self._joined.pop(registration, ()):
-            place.cancel()
+        for member in self._joined.pop(registration, ()):
+            member.cancel()
 
     @property
     def ready_count(self) -> int:
         """See `Group.ready_count`."""
         return sum(group.ready_count for group in self._order)
 
-    def place(self, offset: int) -> tuple[Group, int]:
-        """See `Group.place`."""
+    def group_of(self, offset: int) -> tuple[Group, int]:
+        """See `Group.member`."""
         return self.groups[offset >> OFFSET_BITS], offset & _OFFSET_MASK
 
     def settle(self, first_offset: int, count: int) -> None:
         """See `QueueConsumer.settle`."""
-        group, first = self.place(first_offset)
+        group, first = self.group_of(first_offset)
         group.settle(first, count)
 
     def requeue(self, first_offset: int, count: int) -> None:
         """See `QueueConsumer.requeue`."""
-        group, first = self.place(first_offset)
+        group, first = self.group_of(first_offset)
         group.requeue(first, count)
 
     def reject(self, first_offset: int, count: int) -> None:
         """See `QueueConsumer.reject`."""
-        group, first = self.place(first_offset)
+        group, first = self.group_of(first_offset)
         group.reject(first, count)
 
     def purge(self) -> int:

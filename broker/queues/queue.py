@@ -367,7 +367,7 @@ class Group:
         """This one (see `priorities.Levels`)."""
         return (self,)
 
-    def place(self, offset: int) -> tuple[Group, int]:
+    def group_of(self, offset: int) -> tuple[Group, int]:
         """The group and its offset that an offset of the queue means (see `priorities.Levels`)."""
         return self, offset
 
@@ -570,7 +570,7 @@ class Group:
             count,
             self.reading.limits.pump_bytes_max,
             lambda records, found: self._deliver(registration, taken, records, found),
-            large_in_place=True,
+            large_as_view=True,
         )
         return not self._reading
 

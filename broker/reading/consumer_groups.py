@@ -31,7 +31,7 @@ from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.topic import Topic
 from polymq.broker.topics.topics import Topics
 
-Place = tuple[str, int]
+TopicQueue = tuple[str, int]
 """A topic and a queue id."""
 
 
@@ -43,7 +43,7 @@ class ConsumerGroup:
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self.name = name
         self.settings = settings
-        self.offsets: dict[Place, tuple[int, int]] = {}
+        self.offsets: dict[TopicQueue, tuple[int, int]] = {}
 
 
 class ConsumerGroups:
@@ -113,13 +113,13 @@ class ConsumerGroups:
             entry = None if group is None else group.offsets.get((topic, queue_id))
         return entry[1] if entry is not None and entry[0] == found.incarnation else None
 
-    def offsets(self, name: str) -> dict[Place, int]:
+    def offsets(self, name: str) -> dict[TopicQueue, int]:
         """See `GroupPort.offsets`."""
         group = self._groups.get(name)
-        places = set() if group is None else set(group.offsets)
-        places |= {(topic, queue_id) for key, topic, queue_id in self._gathered if key == name}
-        found = {place: self.offset(name, *place) for place in sorted(places)}
-        return {place: offset for place, offset in found.items() if offset is not None}
+        queues = set() if group is None else set(group.offsets)
+        queues |= {(topic, queue_id) for key, topic, queue_id in self._gathered if key == name}
+        found = {queue: self.offset(name, *queue) for queue in sorted(queues)}
+        return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def commit(self, name: str, topic: str, queue_id: int, offset: int) -> None:
         """See `GroupPort.commit`."""

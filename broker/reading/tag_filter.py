@@ -97,8 +97,8 @@ def _with_hash(entries: bytes, wanted: bytes, count_max: int) -> list[int]:
     found: list[int] = []
     at = entries.find(wanted)
     while at >= 0 and len(found) < count_max:
-        number, place = divmod(at, ENTRY_SIZE)
-        if place == _HASH_AT:
+        number, byte = divmod(at, ENTRY_SIZE)
+        if byte == _HASH_AT:
             found.append(number)
         at = entries.find(wanted, at + 1)
     return found

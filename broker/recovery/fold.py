@@ -14,7 +14,7 @@ from typing import Final
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.messages.records import TAGS
 from polymq.broker.queues.store import QueueStore
-from polymq.broker.recovery.recovered import hold_recovered
+from polymq.broker.recovery.recovered import wait_for_replicas_again
 from polymq.broker.state.database import Folded, StateDb
 from polymq.broker.state.journal import OP_TAG, STATE_TOPIC, Touched
 from polymq.broker.state.kinds import StateKind
@@ -133,7 +133,7 @@ class Fold:
             queue.flushed = queue.visible = end
             for group in groups:
                 group.cursor.clamp(first, end)
-        hold_recovered(core, self._queue_store, self._topics)
+        wait_for_replicas_again(core, self._queue_store, self._topics)
         for reopen in self._parts_reopen:
             reopen()
         self._drop_indexes()

@@ -19,7 +19,7 @@ from polymq.broker.topics.topics import Topics
 from polymq.core_log.record import SYSTEM_TOPIC
 
 
-def hold_recovered(core: Core, queue_store: QueueStore, topics: Topics) -> None:
+def wait_for_replicas_again(core: Core, queue_store: QueueStore, topics: Topics) -> None:
     """Let queues end before messages that replicas may not have. Raises CorruptRecord."""
     points = core.commits.points
     low = min(points[IN_SYNC:])
@@ -43,10 +43,10 @@ def hold_recovered(core: Core, queue_store: QueueStore, topics: Topics) -> None:
     queues |= {group.queue.number: group.queue for group in queue_store.groups.values()}
     for number, (first, durability) in held.items():
         if number in queues:
-            _hold(core, queues[number], first, durability)
+            _wait_again(core, queues[number], first, durability)
 
 
-def _hold(core: Core, queue: Queue, first: int, durability: Durability) -> None:
+def _wait_again(core: Core, queue: Queue, first: int, durability: Durability) -> None:
     """Let the queue end before offset `first` until all that it has now is in sync."""
     end = queue.index.end_offset
     delivered = max((group.cursor.next for group in queue.groups), default=first)

@@ -27,7 +27,7 @@ Rules:
 * Nothing is deleted behind the newest complete snapshot's position, nor behind the checkpoint.
 * What settled a message is on the disk before the message goes. Else indexes that are made again
   from the log would let a queue go on at an offset that somebody has seen.
-* A queue whose entry can not be read holds everything (position -1): nothing is deleted on a
+* A queue whose entry cannot be read holds everything (position -1): nothing is deleted on a
   guess.
 """
 
@@ -93,7 +93,7 @@ Step = InWorker | UntilFlushed | None
 Round = Generator[Step, Any, None]
 
 
-class Hold(NamedTuple):
+class Holder(NamedTuple):
     """Who needs the log from a position on."""
 
     position: int
@@ -119,7 +119,7 @@ class _Found(NamedTuple):
     owner: Group | str
 
 
-class _Place(NamedTuple):
+class _Claim(NamedTuple):
     """A queue whose entry at `offset` says what is held."""
 
     queue_index: QueueIndex
@@ -136,7 +136,7 @@ class Retention:
 
     Attributes:
         early_count: of the trimmed, those that went because the log was too large.
-        hold: who holds the oldest segment that could go otherwise, as of the last round.
+        holder: who holds the oldest segment that could go otherwise, as of the last round.
         deleted_bytes, copied_count, trimmed_count, dropped_count: since the start. Trimmed are
             messages that readers by offset lost; dropped those that a queue or session lost.
         drops: what was dropped and nobody has logged yet: kind, name, how many.
@@ -162,11 +162,11 @@ class Retention:
         self._state_db = state_db
         self._name_of = name_of
         self._trims = TopicTrims(core.store)
-        self._places: dict[int, tuple[int, int]] = {}  # queue number -> (offset, its position)
-        self._witness: tuple[_Place, int] | None = None  # who held the log's beginning, and where
+        self._positions: dict[int, tuple[int, int]] = {}  # queue number -> (offset, its position)
+        self._witness: tuple[_Claim, int] | None = None  # who held the log's beginning, and where
         self._look_again_ms = 0  # what stands in the way of deleting does not change soon
         self.snapshot: LastSnapshot | None = None
-        self.hold: Hold | None = None
+        self.holder: Holder | None = None
         self.deleted_bytes = 0
         self.copied_count = 0
         self.trimmed_count = 0
@@ -201,7 +201,7 @@ class Retention:
         yield from self._trim_due(0)
         ends = self._deletable_ends()
         if not ends:
-            self.hold = None
+            self.holder = None
             return
         excess = self.excess_bytes
         early = 0
@@ -211,18 +211,18 @@ class Retention:
         if wanted_bytes:
             early = self._end_behind(ends, wanted_bytes)
             yield from self._trim_due(early)
-        firm: tuple[Hold, tuple[_Place, int] | None] | None = None
+        firm: tuple[Holder, tuple[_Claim, int] | None] | None = None
         if excess > wanted_bytes:
             firm = yield from self._trim_above(ends, self._end_behind(ends, excess))
-        self.hold = yield from self._lowest_hold(ends[-1])
-        if wanted_bytes and core.disk.settings.drop_oldest and self.hold is not None:
-            if self.hold.position < early:
+        self.holder = yield from self._lowest_holder(ends[-1])
+        if wanted_bytes and core.disk.settings.drop_oldest and self.holder is not None:
+            if self.holder.position < early:
                 yield from self._drop_held(early)
-                self.hold = yield from self._lowest_hold(ends[-1])
-        if firm is not None and self.hold is not None:
-            if not any(self.hold.position < end <= firm[0].position for end in ends):
-                self.hold, self._witness = firm  # who does not give way says why the file stays
-        limit = ends[-1] if self.hold is None else self.hold.position
+                self.holder = yield from self._lowest_holder(ends[-1])
+        if firm is not None and self.holder is not None:
+            if not any(self.holder.position < end <= firm[0].position for end in ends):
+                self.holder, self._witness = firm  # who does not give way says why the file stays
+        limit = ends[-1] if self.holder is None else self.holder.position
         ends = [end for end in ends if end <= limit]
         if ends:
             freed = yield from self._copy_retained(ends)
@@ -250,14 +250,14 @@ class Retention:
 
     def _trim_above(
         self, ends: Sequence[int], wanted: int
-    ) -> Generator[Step, Any, tuple[Hold, tuple[_Place, int] | None] | None]:
+    ) -> Generator[Step, Any, tuple[Holder, tuple[_Claim, int] | None] | None]:
         """The log is too large: topics with a limit lose what stands before `wanted`, as far as
         segments can go then.
 
         Returns:
             Who does not give way below `wanted`, and its witness.
         """
-        firm = yield from self._lowest_hold(wanted, firm=True)
+        firm = yield from self._lowest_holder(wanted, firm=True)
         witness = self._witness
         before = wanted
         if firm is not None:
@@ -268,7 +268,7 @@ class Retention:
             self.early_count += self.trimmed_count - trimmed
         return None if firm is None else (firm, witness)
 
-    def _is_firm(self, held: tuple[_Place, int] | None) -> bool:
+    def _is_firm(self, held: tuple[_Claim, int] | None) -> bool:
         """Whether this hold does not give way because the log is too large."""
         return held is not None and not self._gives_way(held[0].owner)
 
@@ -299,15 +299,15 @@ class Retention:
             return True
         if self._witness is None or self._witness[1] >= end:
             return False
-        place, _ = self._witness
-        index, owner = place.queue_index, place.owner
+        claim, _ = self._witness
+        index, owner = claim.queue_index, claim.owner
         if isinstance(owner, str):
             topic = self._topics.topics.get(owner)
             there = topic is not None and any(queue.index is index for queue in topic.queues)
-            return there and index.first_offset == place.offset
+            return there and index.first_offset == claim.offset
         if self._queue_store.groups.get(owner.number) is not owner:
             return False
-        return max(owner.cursor.floor, index.first_offset) == place.offset
+        return max(owner.cursor.floor, index.first_offset) == claim.offset
 
     def _deletable_ends(self) -> list[int]:
         """Where the segments end that are checkpointed, oldest first; the last one never goes."""
@@ -353,7 +353,9 @@ class Retention:
 
     # --- who holds what ---------------------------------------------------------------------
 
-    def _lowest_hold(self, limit: int, *, firm: bool = False) -> Generator[Step, Any, Hold | None]:
+    def _lowest_holder(
+        self, limit: int, *, firm: bool = False
+    ) -> Generator[Step, Any, Holder | None]:
         """Who holds the lowest place below `limit`; None if nobody holds any.
 
         Args:
@@ -363,57 +365,57 @@ class Retention:
         self._witness = None
         names = list(self._topics.topics)
         for at in range(0, len(names), SLICE_COUNT):
-            places = [
-                _Place(queue.index, queue.index.first_offset, name)
+            claims = [
+                _Claim(queue.index, queue.index.first_offset, name)
                 for name in names[at : at + SLICE_COUNT]
                 if (topic := self._topics.topics.get(name)) is not None
                 and not (firm and self._gives_way(name))
                 for queue in topic.queues
                 if isinstance(queue.index, QueueIndex)
             ]
-            lowest = yield from self._look(places, limit, lowest)
+            lowest = yield from self._look(claims, limit, lowest)
         groups = [*self._queue_store.groups.values(), *self._queue_store.volatile_groups]
         for at in range(0, len(groups), SLICE_COUNT):
-            places = []
+            claims = []
             for group in groups[at : at + SLICE_COUNT]:
                 index = group.queue.index
                 if isinstance(index, QueueIndex):
                     floor = max(group.cursor.floor, index.first_offset)
-                    places.append(_Place(index, floor, group))
+                    claims.append(_Claim(index, floor, group))
                 elif isinstance(index, MemoryIndex):
                     lowest = self._look_into_memory(group, index, limit, lowest)
-            lowest = yield from self._look(places, limit, lowest)
+            lowest = yield from self._look(claims, limit, lowest)
         in_flight = yield from self._lowest_in_flight(limit if lowest is None else lowest.position)
         if in_flight is not None or lowest is None:
             return in_flight
         owner = lowest.owner
         named = ("topic", owner) if isinstance(owner, str) else self._name_of(owner)
-        return Hold(lowest.position, *named)
+        return Holder(lowest.position, *named)
 
     def _look(
-        self, places: Iterable[_Place], limit: int, lowest: _Found | None
+        self, claims: Iterable[_Claim], limit: int, lowest: _Found | None
     ) -> Generator[Step, Any, _Found | None]:
         """The lower of `lowest` and what these queues hold below `limit`."""
-        asked = [place for place in places if self._may_be_below(place, limit)]
+        asked = [claim for claim in claims if self._may_be_below(claim, limit)]
         if not asked:
             yield None
             return lowest
         positions = yield InWorker(partial(_positions, asked))
-        for place, position in zip(asked, positions, strict=True):
+        for claim, position in zip(asked, positions, strict=True):
             if position >= 0:
-                self._places[place.queue_index.number] = (place.offset, position)
+                self._positions[claim.queue_index.number] = (claim.offset, position)
             if position < limit and (lowest is None or position < lowest.position):
-                lowest = _Found(position, place.owner)
-                self._witness = (place, position)
+                lowest = _Found(position, claim.owner)
+                self._witness = (claim, position)
         return lowest
 
-    def _may_be_below(self, place: _Place, limit: int) -> bool:
+    def _may_be_below(self, claim: _Claim, limit: int) -> bool:
         """Whether it takes a look to know that the queue holds nothing below `limit`."""
-        index = place.queue_index
-        if place.offset >= index.stored_offset:  # behind the checkpoint, or empty
-            self._places.pop(index.number, None)
+        index = claim.queue_index
+        if claim.offset >= index.stored_offset:  # behind the checkpoint, or empty
+            self._positions.pop(index.number, None)
             return False
-        known = self._places.get(index.number)
+        known = self._positions.get(index.number)
         return known is None or known[1] < limit
 
     def _drop_held(self, before: int) -> Round:
@@ -486,13 +488,13 @@ class Retention:
 
     # --- retained messages ------------------------------------------------------------------
 
-    def _lowest_in_flight(self, limit: int) -> Generator[Step, Any, Hold | None]:
+    def _lowest_in_flight(self, limit: int) -> Generator[Step, Any, Holder | None]:
         """The session to which the lowest retained message below `limit` is in flight, if any."""
-        lowest: Hold | None = None
-        for count, (position, flight) in enumerate(self._flights.places()):
+        lowest: Holder | None = None
+        for count, (position, flight) in enumerate(self._flights.positions()):
             if position < limit:
                 limit = position
-                lowest = Hold(position, "session", flight.session.client_id)
+                lowest = Holder(position, "session", flight.session.client_id)
                 self._witness = None
             if count % RETAINED_SLICE_COUNT == 0:
                 yield None
@@ -500,7 +502,7 @@ class Retention:
 
     def _drop_in_flight(self, before: int) -> None:
         """Sessions lose retained messages in flight that stand before `before`."""
-        dropped = [flight for position, flight in self._flights.places() if position < before]
+        dropped = [flight for position, flight in self._flights.positions() if position < before]
         if dropped:
             self._core.journal.write({"op": "drop", "g": [], "r": tags_of(dropped)})
 
@@ -524,7 +526,7 @@ class Retention:
         for end in ends:
             here = [item for item in found if start <= item[0] < end]
             if sum(size for _, size, _ in here) * COPIED_PART_MAX > end - start:
-                self.hold = Hold(here[0][0], "retained", "/".join(here[0][2]))
+                self.holder = Holder(here[0][0], "retained", "/".join(here[0][2]))
                 break
             copied += here
             freed = start = end
@@ -674,7 +676,7 @@ def _find_all(trims: Sequence[Trim]) -> list[list[tuple[int, int]]]:
 
 
 def _first_offsets(indexes: Sequence[QueueIndex], before: int) -> list[int]:
-    """The first offset of each index behind the position `before`; -1 where it can not be read. A
+    """The first offset of each index behind the position `before`; -1 where it cannot be read. A
     worker's thread."""
     offsets = []
     for index in indexes:
@@ -685,12 +687,12 @@ def _first_offsets(indexes: Sequence[QueueIndex], before: int) -> list[int]:
     return offsets
 
 
-def _positions(places: Sequence[_Place]) -> list[int]:
-    """Where the entries' records stand; -1 where that can not be read. A worker's thread."""
+def _positions(claims: Sequence[_Claim]) -> list[int]:
+    """Where the entries' records stand; -1 where that cannot be read. A worker's thread."""
     positions = []
-    for place in places:
+    for claim in claims:
         try:
-            positions.append(position_at(place.queue_index, place.offset))
+            positions.append(position_at(claim.queue_index, claim.offset))
         except (CorruptRecord, StorageFailed):
             positions.append(-1)
     return positions

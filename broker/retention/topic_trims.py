@@ -59,7 +59,7 @@ class Quiet:
     due_ms: int
     seen: tuple[int, ...]
 
-    def holds(self, topic: Topic, now_ms: int) -> bool:
+    def applies(self, topic: Topic, now_ms: int) -> bool:
         """Whether nothing can be due."""
         if self.settings is not topic.settings or now_ms >= self.due_ms:
             return False
@@ -96,7 +96,7 @@ class TopicTrims:
         """
         settings = topic.settings
         quiet = self._quiet.get(topic.name)
-        if quiet is not None and not before and quiet.holds(topic, now_ms):
+        if quiet is not None and not before and quiet.applies(topic, now_ms):
             return None
         self.looked_count += 1
         keep_ms = settings.retention_seconds * 1000
@@ -143,11 +143,11 @@ class Trim:
 
     def find(self) -> list[tuple[int, int]]:
         """(queue id, first offset) of each queue that should begin later. A worker's thread. What
-        can not be read is counted and stays."""
+        cannot be read is counted and stays."""
         firsts = [index.first_offset for index in self.indexes]
         for queue_id, index in enumerate(self.indexes):
             try:
-                firsts[queue_id] = self._by_time_and_place(index)
+                firsts[queue_id] = self._by_time_and_position(index)
             except (CorruptRecord, StorageFailed):
                 self.owner.errors_count += 1
         if self.bytes_max:
@@ -161,7 +161,7 @@ class Trim:
             if first > self.indexes[queue_id].first_offset
         ]
 
-    def _by_time_and_place(self, index: QueueIndex) -> int:
+    def _by_time_and_position(self, index: QueueIndex) -> int:
         store, first = self.owner.store, index.first_offset
         if self.cutoff_ms and first < index.stored_offset:
             first = first_after_time(store, index, self.cutoff_ms)

@@ -25,7 +25,7 @@ def _is_whole(value: Tagged) -> bool:
     return value[0] not in ("F", "A")
 
 
-def _place(value: Tagged) -> Hashable:
+def _bucket_value(value: Tagged) -> Hashable:
     """Equal for equal values, and for some others: tables and lists differ by their class only."""
     return tuple(value) if len(value) > 1 and _is_whole(value) else (value[0],)
 
@@ -71,24 +71,24 @@ class HeaderIndex(Generic[Key]):
         self._order[key] = next(reversed(self._order.values()), 0) + 1
         if pattern.needs_all and not pattern.wanted:
             self._always[key] = None
-        for name, value in self._kept_under(pattern):
-            place = name, _place(value)
-            bucket = self._buckets.get(place)
+        for name, value in self._bucket_key(pattern):
+            pair = name, _bucket_value(value)
+            bucket = self._buckets.get(pair)
             if bucket is None:
-                bucket = self._buckets[place] = _Bucket()
+                bucket = self._buckets[pair] = _Bucket()
                 self._names[name] = self._names.get(name, 0) + 1
             enough = not pattern.needs_all or len(pattern.wanted) == 1
             into = bucket.matching if enough and _is_whole(value) else bucket.others
             into[key] = None
 
-    def _kept_under(self, pattern: HeaderPattern) -> Iterable[tuple[str, Tagged]]:
+    def _bucket_key(self, pattern: HeaderPattern) -> Iterable[tuple[str, Tagged]]:
         wanted = pattern.wanted.items()
         if not pattern.needs_all or not wanted:
             return wanted
-        return [min(wanted, key=lambda item: len(self._bucket(item[0], _place(item[1]))))]
+        return [min(wanted, key=lambda item: len(self._bucket(item[0], _bucket_value(item[1]))))]
 
-    def _bucket(self, name: str, place: Hashable) -> _Bucket[Key]:
-        return self._buckets.get((name, place)) or _Bucket()
+    def _bucket(self, name: str, pair: Hashable) -> _Bucket[Key]:
+        return self._buckets.get((name, pair)) or _Bucket()
 
     def remove(self, key: Key) -> bool:
         """Returns False if it was not there."""
@@ -98,14 +98,14 @@ class HeaderIndex(Generic[Key]):
         del self._order[key]
         self._always.pop(key, None)
         for name, value in pattern.wanted.items():
-            place = name, _place(value)
-            bucket = self._buckets.get(place)
+            pair = name, _bucket_value(value)
+            bucket = self._buckets.get(pair)
             if bucket is None:
                 continue
             bucket.matching.pop(key, None)
             bucket.others.pop(key, None)
             if not len(bucket):
-                del self._buckets[place]
+                del self._buckets[pair]
                 self._names[name] -= 1
                 if not self._names[name]:
                     del self._names[name]
@@ -117,8 +117,8 @@ class HeaderIndex(Generic[Key]):
         for name, value in headers.items():
             if name not in self._names:
                 continue
-            for place in {_place(value), _VOID}:
-                bucket = self._buckets.get((name, place))
+            for pair in {_bucket_value(value), _VOID}:
+                bucket = self._buckets.get((name, pair))
                 if bucket is not None:
                     found.update(bucket.matching)
                     patterns = self._patterns

@@ -340,12 +340,12 @@ class Patterns(Generic[Target]):
         self.complex_levels = 0
         self._trie: Trie[Target] = Trie()
         self._blocks: list[_PatternBlock[Target]] = []
-        self._places: dict[Address, tuple[_PatternBlock[Target], int]] = {}
+        self._entries: dict[Address, tuple[_PatternBlock[Target], int]] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no pattern."""
-        return not self._places and self._trie.is_empty
+        return not self._entries and self._trie.is_empty
 
     def add(self, pattern: Address, target: Target) -> bool:
         """Returns False if it was there already."""
@@ -354,45 +354,45 @@ class Patterns(Generic[Target]):
         pattern = normal_form(pattern)
         if not is_complex(pattern):
             return self._trie.add(pattern, target)
-        place = self._places.get(pattern)
-        if place is not None:
-            return place[0].by_end[place[1]][1].add(target)
+        entry = self._entries.get(pattern)
+        if entry is not None:
+            return entry[0].by_end[entry[1]][1].add(target)
         self.complex_levels += len(pattern)
-        self._place(pattern, Node(target))
+        self._insert(pattern, Node(target))
         return True
 
     def add_level(self, level: str, target: Target) -> bool:
         """`add` for the pattern of one level, no wildcard."""
         return self._trie.add_level(level, target)
 
-    def _place(self, pattern: Address, targets: Node[Target]) -> None:
+    def _insert(self, pattern: Address, targets: Node[Target]) -> None:
         block = self._blocks[-1] if self._blocks else None
         if block is None or block.bits.size + len(pattern) >= BLOCK_BITS:
             block = _PatternBlock()
             self._blocks.append(block)
-        self._places[pattern] = block, block.add(pattern, targets)
+        self._entries[pattern] = block, block.add(pattern, targets)
 
     def remove(self, pattern: Address, target: Target) -> bool:
         """Returns False if it was not there."""
         pattern = normal_form(pattern)
         if not is_complex(pattern):
             return self._trie.remove(pattern, target)
-        place = self._places.get(pattern)
-        if place is None:
+        entry = self._entries.get(pattern)
+        if entry is None:
             return False
-        block, end = place
+        block, end = entry
         targets = block.by_end[end][1]
         if not targets.remove(target):
             return False
         if targets.is_empty:
             self.complex_levels -= len(pattern)
-            del self._places[pattern], block.by_end[end]
+            del self._entries[pattern], block.by_end[end]
             block.bits.remove(end)
             block.live -= len(pattern) + 1
             if block.live <= block.bits.size // 2:
                 self._blocks.remove(block)
                 for left, its_targets in block.by_end.values():
-                    self._place(left, its_targets)
+                    self._insert(left, its_targets)
         return True
 
     def match(self, address: Address) -> Iterator[Target]:

@@ -59,7 +59,7 @@ SWEEP_SECONDS: Final = 10.0
 """How often stopped subscriptions of which nothing waits any more go on though nothing comes: else
 what they left out would hold the log."""
 NOTICE_MS: Final = 60_000
-_WORDS_OF_ENTRY: Final = 4  # a private entry is four words, the position is the first
+_NUMBERS_OF_ENTRY: Final = 4  # a private entry is four words, the position is the first
 
 
 class Backlog:
@@ -74,17 +74,17 @@ class Backlog:
             the log, and which do not count; of a session that drops its oldest, and has several
             subscriptions or messages that do not count.
         reading: such places are on their way from the disk.
-        told_count, told_ms: how many had been lost when that was last logged.
+        logged_count, logged_ms: how many had been lost when that was last logged.
     """
 
     __slots__ = (
         "dropped_count",
         "full_until_ms",
         "heads",
+        "logged_count",
+        "logged_ms",
         "reading",
         "room",
-        "told_count",
-        "told_ms",
         "uncounted",
     )
 
@@ -95,8 +95,8 @@ class Backlog:
         self.full_until_ms = 0
         self.heads: dict[SessionGroup, tuple[int, array[int], bytes]] = {}
         self.reading = False
-        self.told_count = 0
-        self.told_ms = 0
+        self.logged_count = 0
+        self.logged_ms = 0
 
 
 class SessionBacklogs:
@@ -510,18 +510,18 @@ class SessionBacklogs:
         self.dropped_count += count
         backlog.dropped_count += count
         now_ms = self._core.clock_ms()
-        if backlog.dropped_count > backlog.told_count and not (
-            backlog.told_ms <= now_ms < backlog.told_ms + NOTICE_MS
+        if backlog.dropped_count > backlog.logged_count and not (
+            backlog.logged_ms <= now_ms < backlog.logged_ms + NOTICE_MS
         ):
             self._core.notices.warn(
                 "an MQTT session is full and loses messages",
                 "full sessions",
                 client=session.client_id,
                 policy=self._overflow,
-                lost=backlog.dropped_count - backlog.told_count,
+                lost=backlog.dropped_count - backlog.logged_count,
                 waiting_max=self._waiting_max,
             )
-            backlog.told_count, backlog.told_ms = backlog.dropped_count, now_ms
+            backlog.logged_count, backlog.logged_ms = backlog.dropped_count, now_ms
 
 
 def _waiting(session: MqttSession) -> list[tuple[SessionGroup, int]]:
@@ -533,7 +533,7 @@ def _waiting(session: MqttSession) -> list[tuple[SessionGroup, int]]:
 
 def _positions_of(entries: bytes) -> array[int]:
     """The positions in the log that private entries say."""
-    address = array("Q", entries)[::_WORDS_OF_ENTRY]
+    address = array("Q", entries)[::_NUMBERS_OF_ENTRY]
     if sys.byteorder == "little":
         address.byteswap()
     return address

@@ -229,7 +229,7 @@ class RetainedFlights:
                 touched.append(("session", str(number)))
         return touched
 
-    def places(self) -> list[tuple[int, RetainedFlight]]:
+    def positions(self) -> list[tuple[int, RetainedFlight]]:
         """Those in flight, each with the place in the log that it holds."""
         return [(position_of(flight.entry), flight) for flight in self._out]
 

@@ -279,7 +279,7 @@ class RetainedReplay:
             assert subscription.group is not None
             self._core.journal.write({"op": "replayed", "g": subscription.group.number})
             return
-        records = found.records or b""  # one message, or none if it can not be read
+        records = found.records or b""  # one message, or none if it cannot be read
         for run in self._core.metas.plain_runs(records, 0, len(records))[0]:
             if owed is None or not owed.interrupted or self._waited(subscription, run):
                 self._session.send_retained(subscription, run, found.address, found.entry)

@@ -309,7 +309,7 @@ class MqttSession(SessionEnd):
         to the subscription, it is the next one.
 
         Raises:
-            Refused: its packet id can not be stored. Nothing was sent.
+            Refused: its packet id cannot be stored. Nothing was sent.
         """
         link = self.link
         if link is None:

@@ -446,7 +446,7 @@ class SessionState:
                 _subscription_row(subscription) for subscription in session.subscriptions.values()
             ],
             "unacked": [
-                [tag, *_place(holder, offset, count), holder.qos]
+                [tag, *_extent_of(holder, offset, count), holder.qos]
                 for tag, holder, offset, count in session.unacked.runs()
                 if isinstance(holder, QueueFlight | RetainedFlight)
             ],
@@ -558,16 +558,16 @@ class SessionState:
     def reopen(self) -> None:
         """After a restart: drop from what is in flight what the cursors know as settled, and give
         everything else that was delivered back to its queue."""
-        kept: dict[SessionGroup, list[tuple[int, int]]] = {}
+        in_flight: dict[SessionGroup, list[tuple[int, int]]] = {}
         for session in self.by_number.values():
-            kept.update(_forget_settled(session))
+            in_flight.update(_forget_settled(session))
         self._restored = True
         for address, found in self.filters.items():
             if not found.queue.groups:
                 self._unread[address] = None
             for group in found.queue.groups:
                 assert isinstance(group, SessionGroup)
-                group.cursor.reopen(kept.get(group, ()))
+                group.cursor.reopen(in_flight.get(group, ()))
                 if group.subscription is None and group not in self._leaving:
                     self._let_leave(group)
             if found.queue.expiring:
@@ -626,7 +626,9 @@ def _part(group: SessionGroup, subscription: Subscription) -> None:
     group.subscription = None
 
 
-def _place(holder: QueueFlight | RetainedFlight, offset: int, count: int) -> tuple[int, int, int]:
+def _extent_of(
+    holder: QueueFlight | RetainedFlight, offset: int, count: int
+) -> tuple[int, int, int]:
     """Where messages in flight are, as a row has it."""
     if isinstance(holder, QueueFlight):
         return holder.group.number, offset, count
@@ -636,7 +638,7 @@ def _place(holder: QueueFlight | RetainedFlight, offset: int, count: int) -> tup
 
 def _forget_settled(session: MqttSession) -> dict[SessionGroup, list[tuple[int, int]]]:
     """Drop what the cursors know as settled from what is in flight; the rest, by group."""
-    kept: dict[SessionGroup, list[tuple[int, int]]] = {}
+    in_flight: dict[SessionGroup, list[tuple[int, int]]] = {}
     for tag, holder, offset, count in list(session.unacked.runs()):
         if not isinstance(holder, QueueFlight):
             continue
@@ -645,5 +647,5 @@ def _forget_settled(session: MqttSession) -> dict[SessionGroup, list[tuple[int, 
             if group.cursor.is_settled(offset + at):
                 session.unacked.settle(tag + at, tag + at)
             else:
-                kept.setdefault(group, []).append((offset + at, 1))
-    return kept
+                in_flight.setdefault(group, []).append((offset + at, 1))
+    return in_flight

@@ -122,10 +122,10 @@ def need_snapshot(store: Store) -> Snapshot:
             damaged, and what was bookmarked is of no use.
     """
     newest = None
-    place = store.bookmark()
-    if place is not None:
+    bookmark = store.bookmark()
+    if bookmark is not None:
         try:
-            newest = _newest_from(store, place)
+            newest = _newest_from(store, bookmark)
         except CorruptRecord:
             newest = None  # the bookmark is old, or the damage is behind it
     if newest is None:

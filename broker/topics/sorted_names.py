@@ -55,9 +55,9 @@ class SortedNames:
         """Remove a name that is in the set."""
         at = bisect_left(self._lasts, address)
         block = self._blocks[at]
-        place = bisect_left(block, address)
-        assert block[place] == address
-        del block[place]
+        index = bisect_left(block, address)
+        assert block[index] == address
+        del block[index]
         if block:
             self._lasts[at] = block[-1]
         else:

@@ -64,7 +64,7 @@ from polymq.core_log.kernels.writing import widen
 from polymq.core_log.queue_index import Index
 from polymq.core_log.record import RecordTemplate, java_hash
 
-_PLACE: Final = struct.Struct(">Q12x")
+_POSITION: Final = struct.Struct(">Q12x")
 QUEUES_TOPIC_QUEUES: Final = 8
 """Own queues of the system topic: within one, what needs no flush waits behind what does."""
 NO_VALUES: Final[Mapping[str, Value]] = MappingProxyType({})
@@ -455,7 +455,7 @@ class Topics(Publisher):
         index = template.queue.index
         offset = index.end_offset
         position = self.publish(template, batch, first, last, born_ms=born_ms)
-        return Placed(position, offset, places_of(index, offset, last - first))
+        return Placed(position, offset, positions_of(index, offset, last - first))
 
     def append(
         self,
@@ -565,11 +565,11 @@ class Topics(Publisher):
     # --- system topic -----------------------------------------------------------------------
 
 
-def places_of(index: Index, first: int, count: int) -> tuple[int, ...]:
+def positions_of(index: Index, first: int, count: int) -> tuple[int, ...]:
     """The byte positions of records of a topic's own queue that were appended just now."""
     entries = index.read_hot(first, count)
     assert entries is not None
-    return tuple(position for (position,) in _PLACE.iter_unpack(entries))
+    return tuple(position for (position,) in _POSITION.iter_unpack(entries))
 
 
 def size_of(spans: Sequence[Span]) -> int:

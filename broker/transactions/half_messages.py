@@ -5,10 +5,10 @@ does its own work and *commits* or *rolls back*. If it never says, it is asked: 
 `half_check_after_ms`, and every `half_check_interval_ms` from then on. Who does not answer
 `half_checks_max` times loses the message to the topic `TRANS_CHECK_MAX_TIME_TOPIC`, as in RocketMQ.
 
-A half message is kept (`delays/kept.py`) in the system topic `RMQ_SYS_TRANS_HALF_TOPIC`; its time
-is when its producer is asked next. A commit is a move (`moves/moves.py`): the message and the
-settlement of the half are one record, so a crash keeps exactly one of them. A rollback is a
-settlement.
+A half message is stored (`delays/timed_store.py`) in the system topic `RMQ_SYS_TRANS_HALF_TOPIC`;
+its time is when its producer is asked next. A commit is a move (`moves/moves.py`): the message
+and the settlement of the half are one record, so a crash keeps exactly one of them. A rollback is
+a settlement.
 
 Rules:
 
@@ -36,7 +36,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.core import Core
 from polymq.broker.delays.delayed import Delayed, take_apart
-from polymq.broker.delays.kept import Kept
+from polymq.broker.delays.timed_store import TimedStore
 from polymq.broker.delays.wheel import Taken
 from polymq.broker.durability import FLUSHED, Durability
 from polymq.broker.errors import Reason, Refused
@@ -88,11 +88,11 @@ class Decision(NamedTuple):
     """What somebody asks for.
 
     Attributes:
-        place: of the half message's record.
+        record_position: of the half message's record.
         decider: who asks; None while the broker has no users, when everybody may.
     """
 
-    place: int
+    record_position: int
     producer: str
     commit: bool
     decider: Decider | None
@@ -111,10 +111,10 @@ class HalfMessages:
         self._core = core
         self._topics = topics
         self._moves = moves
-        self._kept = Kept(core, queue_store, topics, topic=HALF_TOPIC, kind="half")
+        self._timed = TimedStore(core, queue_store, topics, topic=HALF_TOPIC, kind="half")
         self._asked: dict[int, int] = {}  # how often, by offset; only those that were
         # By offset why: of the newest that were ended so.
-        self._unpublished: BoundedCache[int, int] = BoundedCache(core.limits.half_ends_kept_max)
+        self._unpublished: BoundedCache[int, int] = BoundedCache(core.limits.half_ends_cached_max)
         self._ending: dict[int, list[Decision]] = {}  # being read, to be ended; or, if they are
         # committed to a topic that asks for replicas, until those have the message
         self._ask: Callable[[HalfMessage], None] | None = None
@@ -143,22 +143,22 @@ class HalfMessages:
         assert isinstance(template, TopicTemplate)
         core = self._core
         core.check_writable()
-        if self._kept.wheel.count >= core.limits.half_max:
+        if self._timed.wheel.count >= core.limits.half_max:
             raise Refused(
                 Reason.LIMIT,
                 f"{core.limits.half_max} half messages wait: commit some, or send slower",
             )
-        queue = self._kept.make().queue
+        queue = self._timed.make().queue
         due_ms = core.clock_ms() + (check_after_ms or core.limits.half_check_after_ms)
-        record = self._kept.record(template, due_ms, owner)
-        (span,) = self._kept.append(record, batch, row, row + 1, due_ms)
+        record = self._timed.record(template, due_ms, owner)
+        (span,) = self._timed.append(record, batch, row, row + 1, due_ms)
         self._arm()
         return Prepared(queue.index.end_offset - 1, span.position, core.end())
 
     def end(
         self,
         offset: int,
-        place: int,
+        record_position: int,
         *,
         producer: str,
         commit: bool,
@@ -166,10 +166,10 @@ class HalfMessages:
         decider: Decider | None = None,
     ) -> None:
         """See `HalfMessagePort.end`, and `Decision` for the decider."""
-        self._end_one(offset, Decision(place, producer, commit, decider, callback))
+        self._end_one(offset, Decision(record_position, producer, commit, decider, callback))
 
     def _end_one(self, offset: int, decision: Decision) -> None:
-        group = self._kept.group
+        group = self._timed.group
         if group is None or not 0 <= offset < group.queue.index.end_offset:
             decision.callback(_unknown(offset))
         elif offset in self._ending:
@@ -204,7 +204,7 @@ class HalfMessages:
         durability = FLUSHED
         decision = self._ending[offset][0]
         try:
-            if not records or _place(records) != decision.place:
+            if not records or _position_of(records) != decision.record_position:
                 raise _unknown(offset)
             (half,) = take_apart(records)
             if decision.decider is not None and not decision.decider.may_end(half.owner):
@@ -232,7 +232,7 @@ class HalfMessages:
         """Returns what the answer waits for, and how safe it has to be."""
         durability = FLUSHED
         if decision.commit:
-            template = self._kept.template(half.where, half.prefix)
+            template = self._timed.template(half.where, half.prefix)
             if template is None:
                 self._drop(offset)
                 raise Refused(
@@ -250,7 +250,7 @@ class HalfMessages:
 
     def _write_unpublished(self, offset: int, why: int) -> None:
         """Settle one that is not published. Raises Refused: the log takes nothing."""
-        group = self._kept.group
+        group = self._timed.group
         assert group is not None
         self._core.journal.write({"op": "unpublished", "o": offset, "why": why})
         group.moved(group)
@@ -272,7 +272,7 @@ class HalfMessages:
         self._ask = callback
 
     def _arm(self) -> None:
-        at = self._kept.wheel.next_ms()
+        at = self._timed.wheel.next_ms()
         if at is None:
             return
         if self._timer is not None and self._timer.active:
@@ -283,17 +283,17 @@ class HalfMessages:
 
     def _look(self) -> None:
         """Ask for those whose time has come; the next look at them is an interval later."""
-        group = self._kept.group
+        group = self._timed.group
         assert group is not None
         core, now = self._core, self._core.clock_ms()
-        taken = self._kept.take()
+        taken = self._timed.take()
         entries: list[bytes] = []
         offsets: list[int] = []
         for at, offset in enumerate(taken.offsets):
             if not group.cursor.is_settled(offset):
                 entry = taken.entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
                 next_ms = now + core.limits.half_check_interval_ms
-                self._kept.wheel.add(next_ms, entry, offset, now)
+                self._timed.wheel.add(next_ms, entry, offset, now)
                 entries.append(entry)
                 offsets.append(offset)
         waiting = Taken(b"".join(entries), offsets)
@@ -315,18 +315,18 @@ class HalfMessages:
             return
         at = 0
         for offset, half in zip(waiting.offsets, take_apart(records), strict=True):
-            place = _place(records, at)
+            record_position = _position_of(records, at)
             at += int.from_bytes(records[at : at + 4], "big")
             if group.cursor.is_settled(offset) or offset in self._ending:
                 continue
             count = self._asked.get(offset, 0)
-            template = self._kept.template(half.where, half.prefix)
+            template = self._timed.template(half.where, half.prefix)
             if template is None:
                 self._drop_quietly(offset)
             elif count > self._core.limits.half_checks_max:
                 self._expire(group, offset, half, template)
             elif self._ask is not None:
-                self._ask(_half_message(offset, place, count, half, template))
+                self._ask(_half_message(offset, record_position, count, half, template))
 
     def _drop_quietly(self, offset: int) -> None:
         try:
@@ -356,7 +356,7 @@ class HalfMessages:
         return [("half", "")]
 
     def _apply_unpublished(self, op: Op) -> Touched:
-        group, offset = self._kept.group, op["o"]
+        group, offset = self._timed.group, op["o"]
         assert group is not None
         group.cursor.settle(offset, 1)
         self._remember(offset, op["why"])
@@ -371,7 +371,7 @@ class HalfMessages:
 
     def load(self, value: Mapping[str, Any]) -> None:
         """Take the queue and the counts from their snapshot."""
-        self._kept.load(value)
+        self._timed.load(value)
         self._asked = dict(value["asked"])
         self._unpublished.clear()
         for offset, why in value.get("unpublished", ()):
@@ -379,7 +379,7 @@ class HalfMessages:
 
     def row(self) -> Mapping[str, Any] | None:
         """The queue and the counts as a JSON value for the snapshot."""
-        row, group = self._kept.row(), self._kept.group
+        row, group = self._timed.row(), self._timed.group
         if row is None or group is None:
             return None
         for offset in [one for one in self._asked if group.cursor.is_settled(one)]:
@@ -392,7 +392,7 @@ class HalfMessages:
 
     def reopen(self) -> None:
         """After a restart: find out what waits. Raises StoreError."""
-        self._kept.reopen()
+        self._timed.reopen()
         self._arm()
 
 
@@ -400,7 +400,7 @@ def _unknown(offset: int) -> Refused:
     return Refused(Reason.NOT_FOUND, f"there is no half message {offset}")
 
 
-def _place(records: bytes, at: int = 0) -> int:
+def _position_of(records: bytes, at: int = 0) -> int:
     """The position in the log that the record at `at` names."""
     return int.from_bytes(records[at + RECORD_POSITION_AT : at + RECORD_POSITION_AT + 8], "big")
 
@@ -414,12 +414,12 @@ def _properties(half: Delayed) -> dict[str, str]:
 
 
 def _half_message(
-    offset: int, place: int, count: int, half: Delayed, template: TopicTemplate
+    offset: int, record_position: int, count: int, half: Delayed, template: TopicTemplate
 ) -> HalfMessage:
     flag, system_flag, _ = header_of(parse_properties(half.prefix))
     return HalfMessage(
         offset=offset,
-        place=place,
+        record_position=record_position,
         check_count=count,
         topic=template.route.topic,
         tag=template.route.tag,

@@ -98,7 +98,7 @@ class Transactions:
     ) -> Position:
         """See `TransactionPort.publish_settling`."""
         assert isinstance(template, TopicTemplate)
-        return self._moves.publish(template, batch, row, row + 1, *place_of(consumer, offset))
+        return self._moves.publish(template, batch, row, row + 1, *group_of(consumer, offset))
 
     def _by_branch(self, publishes: Sequence[Publishing]) -> Iterator[Publishing]:
         """The runs, cut where their messages' headers send them different ways."""
@@ -166,7 +166,7 @@ class Transactions:
         """(first, count) stretches that are settled, by group; only what the log has to say."""
         by_group: dict[Group, list[list[int]]] = {}
         for consumer, first_offset, count in settlements:
-            group, offset = place_of(consumer, first_offset)
+            group, offset = group_of(consumer, first_offset)
             if self._queue_store.groups.get(group.number) is group:
                 by_group.setdefault(group, []).append([offset, count])
         return by_group
@@ -186,10 +186,10 @@ class Transactions:
             at = end
 
 
-def place_of(consumer: QueueConsumer, offset: int) -> tuple[Group, int]:
+def group_of(consumer: QueueConsumer, offset: int) -> tuple[Group, int]:
     """The group that an offset of the consumer's queue belongs to, and the offset there."""
     group: Group | Levels = consumer.group  # type: ignore[attr-defined]
-    return group.place(offset)
+    return group.group_of(offset)
 
 
 def join(spans: Sequence[Span]) -> list[Span]:

@@ -22,13 +22,13 @@ def write_part(
         PyBuffer_Release(&view)
 
 
-cdef int write_all(int handle, const char *place, Py_ssize_t size, long long position) except -1:
+cdef int write_all(int handle, const char *memory, Py_ssize_t size, long long position) except -1:
     cdef Py_ssize_t written
     while size:  # bounded: every turn writes at least a byte, or raises, or a signal came
         with nogil:
-            written = pwrite(handle, place, size, position)
+            written = pwrite(handle, memory, size, position)
         if written > 0:
-            place += written
+            memory += written
             position += written
             size -= written
         elif written == 0:

@@ -86,7 +86,7 @@ cdef inline int digit_of(uint8_t letter) noexcept nogil:
 cdef Py_ssize_t decode_base64(const uint8_t *at, Py_ssize_t size, uint8_t *out) noexcept nogil:
     """Decode; returns the bytes, or -1 if it is not base64 in its strict form."""
     cdef Py_ssize_t index, written = 0
-    cdef int digit, missing = 0, place
+    cdef int digit, missing = 0, digit_at
     cdef uint32_t value
     if size % 4 or size > 32768:
         return -1
@@ -94,11 +94,11 @@ cdef Py_ssize_t decode_base64(const uint8_t *at, Py_ssize_t size, uint8_t *out) 
         missing = 2 if at[size - 2] == 61 else 1
     for index in range(0, size, 4):
         value = 0
-        for place in range(4):
-            if index + place >= size - missing:
+        for digit_at in range(4):
+            if index + digit_at >= size - missing:
                 digit = 0
             else:
-                digit = digit_of(at[index + place])
+                digit = digit_of(at[index + digit_at])
                 if digit < 0:
                     return -1
             value = value << 6 | <uint32_t>digit

@@ -59,10 +59,10 @@ to grow by copying."""
 PROPERTY_CONSTANT: Final = b"PMQ_P"
 """First property of a record of the broker: 4 hex digits, the size of its constant properties."""
 PROPERTY_CONSTANT_SIZE: Final = len(PROPERTY_CONSTANT) + 1 + 4 + 1
-PROPERTY_LIFE: Final = b"PMQ_X"
+PROPERTY_TTL: Final = b"PMQ_X"
 """Time to live as in the entry, 8 hex digits, and priority, 2. Stands right behind `PMQ_P`, or
 behind `PMQ_OF` in a continuation; absent where both are zero."""
-PROPERTY_LIFE_SIZE: Final = len(PROPERTY_LIFE) + 1 + 10 + 1
+PROPERTY_TTL_SIZE: Final = len(PROPERTY_TTL) + 1 + 10 + 1
 TTL_CODE_MAX: Final = 0xFFFF_FFFF
 
 NUMBER_MAX: Final = 0xFFFF_FFFF

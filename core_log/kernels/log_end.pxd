@@ -52,5 +52,5 @@ cdef class LogEnd:
         self, template, batch, Py_ssize_t first, Py_ssize_t last, targets, long long number,
         long long offset, long long born_ms, long long store_ms
     )
-    @cython.locals(chunk=Chunk, memory=bytearray, start=cython.longlong, place=cython.longlong)
+    @cython.locals(chunk=Chunk, memory=bytearray, start=cython.longlong, file_at=cython.longlong)
     cpdef write(self)

@@ -219,9 +219,9 @@ class LogEnd:
             # Chunks before the last one, a large record, or an error to say.
             self.write_chunks()
             return
-        place = self.written - self._segment_start
+        file_at = self.written - self._segment_start
         try:
-            self._files.write_part(self._handle, memory, start, chunk.used, place)
+            self._files.write_part(self._handle, memory, start, chunk.used, file_at)
         except OSError as error:
             raise self.write_failed(error) from error
         self.written = chunk.position + chunk.used

@@ -34,8 +34,8 @@ cdef enum:
     TAGS_START_SIZE = 5
     CONSTANT_START_SIZE = 6
     CONSTANT_SIZE = 11
-    LIFE_START_SIZE = 6
-    LIFE_SIZE = 17
+    TTL_START_SIZE = 6
+    TTL_SIZE = 17
     SYSTEM_TOPIC_SIZE = 20
     STOP_END = 0
     STOP_SHORT = 1
@@ -64,7 +64,7 @@ cdef extern from *:
     const char *OF_START "POLYMQ_OF_START"
     const char *TAGS_START "POLYMQ_TAGS_START"
     const char *CONSTANT_START "POLYMQ_CONSTANT_START"
-    const char *LIFE_START "POLYMQ_LIFE_START"
+    const char *TTL_START "POLYMQ_LIFE_START"
     const char *SYSTEM_TOPIC "POLYMQ_SYSTEM_TOPIC"
     uint32_t MAGIC_V1 "0xDAA320A7u"
     uint32_t MAGIC_BLANK "0xCBD43194u"
@@ -124,7 +124,7 @@ cdef inline int64_t properties_at(const uint8_t *at) noexcept nogil:
 
 
 cdef inline int64_t size_of(const uint8_t *at, int64_t available) noexcept nogil:
-    """The size of a record that was checked before; -1 if that can not be."""
+    """The size of a record that was checked before; -1 if that cannot be."""
     cdef int64_t size, body_size
     if available < RECORD_SIZE_MIN:
         return -1
@@ -173,23 +173,23 @@ cdef inline int find_targets(const uint8_t *at, int64_t size,
     cdef uint64_t ignored
     cdef int64_t start = properties_at(at)
     cdef int64_t end = size - PROPERTY_CRC_SIZE
-    cdef int64_t place
+    cdef int64_t first
     cdef int count, index
     if batch_part(at, size, part):
         end -= BATCH_SIZE
     if end <= start or at[end - 1] != 2:
         return 0
     for count in range(1, TARGETS_MAX + 1):
-        place = end - 1 - count * TARGET_SIZE
-        if place - DISPATCH_START_SIZE < start:
+        first = end - 1 - count * TARGET_SIZE
+        if first - DISPATCH_START_SIZE < start:
             return 0
-        if at[place - 1] == 1:
-            if memcmp(at + place - DISPATCH_START_SIZE, DISPATCH_START, DISPATCH_START_SIZE) != 0:
+        if at[first - 1] == 1:
+            if memcmp(at + first - DISPATCH_START_SIZE, DISPATCH_START, DISPATCH_START_SIZE) != 0:
                 return 0
             for index in range(2 * count):
-                if not read_hex(at + place + 10 * index, 10, &ignored):
+                if not read_hex(at + first + 10 * index, 10, &ignored):
                     return 0
-            digits[0] = at + place
+            digits[0] = at + first
             return count
     return 0
 

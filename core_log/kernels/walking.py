@@ -31,10 +31,10 @@ from polymq.core_log.kernels.layout import (
     PROPERTY_BATCH_SIZE,
     PROPERTY_CONSTANT,
     PROPERTY_CONSTANT_SIZE,
-    PROPERTY_LIFE,
-    PROPERTY_LIFE_SIZE,
     PROPERTY_OF,
     PROPERTY_TAGS,
+    PROPERTY_TTL,
+    PROPERTY_TTL_SIZE,
     RECORD_SIZE_MIN,
     STOP_BATCH,
     STOP_BLANK,
@@ -53,8 +53,8 @@ from polymq.core_log.kernels.writing import (
     DISPATCH_START,
     ENTRY,
     INT,
-    LIFE,
     LONG,
+    TTL,
     Memory,
     check_entries,
     crc_property,
@@ -69,7 +69,7 @@ BATCH_START: Final = PROPERTY_BATCH + b"\x01"
 OF_START: Final = PROPERTY_OF + b"\x01"
 TAGS_START: Final = PROPERTY_TAGS + b"\x01"
 CONSTANT_START: Final = PROPERTY_CONSTANT + b"\x01"
-LIFE_START: Final = PROPERTY_LIFE + b"\x01"
+TTL_START: Final = PROPERTY_TTL + b"\x01"
 HEX: Final = frozenset(b"0123456789abcdef")
 
 # --- checking -------------------------------------------------------------------------------
@@ -239,16 +239,16 @@ def _ttl(memory: Memory, at: int, properties: bytes, ttl_at: int) -> bytes:
     if INT.unpack_from(memory, at + RECORD_SYSTEM_FLAG_AT)[0] & SYSTEM_FLAG_AT_MOST_ONCE:
         store_ms |= ENTRY_AT_MOST_ONCE
     ttl_code = priority = 0
-    start = ttl_at + len(LIFE_START)
-    end = ttl_at + PROPERTY_LIFE_SIZE - 1
+    start = ttl_at + len(TTL_START)
+    end = ttl_at + PROPERTY_TTL_SIZE - 1
     digits = properties[start:end]
     if (
-        properties.startswith(LIFE_START, ttl_at)
+        properties.startswith(TTL_START, ttl_at)
         and properties[end : end + 1] == b"\x02"
         and HEX.issuperset(digits)
     ):
         ttl_code, priority = int(digits[:8], 16), int(digits[8:], 16)
-    return LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
+    return TTL.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
 
 
 def _has_topic(memory: Memory, properties: int, topic: bytes) -> bool:
@@ -281,7 +281,7 @@ def dispatch(memory: Memory, start: int, end: int, tables: dict[int, list[object
         ValueError: something there is not a record.
 
     Returns:
-        -1, or the start of the first record that a queue can not take: its offset there is not
+        -1, or the start of the first record that a queue cannot take: its offset there is not
         the next one, or the entry size differs. Earlier records are in the tables.
     """
     at = start
@@ -398,8 +398,8 @@ def check_targets(records: Memory, number: int, offset: int) -> int:
         digits = _targets(records, at, size)
         wanted = b"%08x%012x" % (number, offset + index)
         if len(digits) < DISPATCH_TARGET_SIZE * DISPATCH_TARGETS_MAX and not any(
-            digits.startswith(wanted, place)
-            for place in range(0, len(digits), DISPATCH_TARGET_SIZE)
+            digits.startswith(wanted, offset)
+            for offset in range(0, len(digits), DISPATCH_TARGET_SIZE)
         ):
             return index
         at += size

@@ -17,7 +17,7 @@ from polymq.core_log.kernels.numbers cimport get32, get64, put16, put32, put64
 from polymq.core_log.kernels.record cimport (
     BATCH_SIZE, BATCH_START, BATCH_START_SIZE, BODY_AT, BODY_SIZE_AT, CONSTANT_SIZE,
     CONSTANT_START, CONSTANT_START_SIZE, CRC_START, CRC_START_SIZE, DISPATCH_START,
-    DISPATCH_START_SIZE, ENTRY_SIZE, LIFE_SIZE, LIFE_START, LIFE_START_SIZE, MAGIC_BLANK, MAGIC_V1,
+    DISPATCH_START_SIZE, ENTRY_SIZE, TTL_SIZE, TTL_START, TTL_START_SIZE, MAGIC_BLANK, MAGIC_V1,
     OF_START, OF_START_SIZE, POSITION_AT, PRIVATE_ENTRY_SIZE, PROPERTY_CRC_SIZE, RECORD_SIZE_MIN,
     STOP_BATCH, STOP_BLANK, STOP_CRC, STOP_END, STOP_MAGIC, STOP_POSITION, STOP_SHORT, STOP_SIZE,
     STOP_ZERO, STORE_MS_AT, SYSTEM_FLAG_AT, SYSTEM_FLAG_AT_MOST_ONCE, SYSTEM_TOPIC,
@@ -43,9 +43,9 @@ if (
     != (BATCH_START[:BATCH_START_SIZE], OF_START[:OF_START_SIZE])
     or (_layout.PROPERTY_TAGS + b"\x01", _layout.SYSTEM_TOPIC)
     != (TAGS_START[:TAGS_START_SIZE], SYSTEM_TOPIC[:SYSTEM_TOPIC_SIZE])
-    or (_layout.PROPERTY_CONSTANT + b"\x01", _layout.PROPERTY_LIFE + b"\x01")
-    != (CONSTANT_START[:CONSTANT_START_SIZE], LIFE_START[:LIFE_START_SIZE])
-    or (_layout.PROPERTY_CONSTANT_SIZE, _layout.PROPERTY_LIFE_SIZE) != (CONSTANT_SIZE, LIFE_SIZE)
+    or (_layout.PROPERTY_CONSTANT + b"\x01", _layout.PROPERTY_TTL + b"\x01")
+    != (CONSTANT_START[:CONSTANT_START_SIZE], TTL_START[:TTL_START_SIZE])
+    or (_layout.PROPERTY_CONSTANT_SIZE, _layout.PROPERTY_TTL_SIZE) != (CONSTANT_SIZE, TTL_SIZE)
     or _batch.RECORD_STORE_MS_AT != STORE_MS_AT
     or (_layout.SYSTEM_FLAG_AT_MOST_ONCE, _layout.ENTRY_AT_MOST_ONCE)
     != (SYSTEM_FLAG_AT_MOST_ONCE, 0x8000 << 32)
@@ -71,7 +71,7 @@ crc_prepare(1)
 cdef object tag_hash(const uint8_t *at, const uint8_t *end):
     """The hash of the first TAGS in [at, end), else 0."""
     cdef const uint8_t *value
-    cdef const uint8_t *place
+    cdef const uint8_t *byte
     cdef uint32_t hashed = 0
     while not (end - at >= TAGS_START_SIZE and memcmp(at, TAGS_START, TAGS_START_SIZE) == 0):
         at = <const uint8_t *>memchr(at, 2, end - at)
@@ -82,17 +82,17 @@ cdef object tag_hash(const uint8_t *at, const uint8_t *end):
     at = <const uint8_t *>memchr(value, 2, end - value)
     if at == NULL:
         at = end
-    place = value
-    while place < at:
-        if place[0] >= 128:
+    byte = value
+    while byte < at:
+        if byte[0] >= 128:
             text = PyBytes_FromStringAndSize(<const char *>value, at - value)
             return java_hash(text.decode("utf-8", "surrogateescape"))
-        hashed = 31 * hashed + place[0]
-        place += 1
+        hashed = 31 * hashed + byte[0]
+        byte += 1
     return <int64_t><int>hashed
 
 
-cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *ttl,
+cdef void fill_ttl(const uint8_t *at, int64_t size, const uint8_t *ttl,
                     uint8_t *entry) noexcept nogil:
     """The second part of a private entry, without its check: the record's store time, and the
     `PMQ_X` that may stand at `ttl`."""
@@ -100,11 +100,11 @@ cdef void fill_life(const uint8_t *at, int64_t size, const uint8_t *ttl,
     cdef uint64_t store_ms = <uint64_t>get64(at + STORE_MS_AT)
     cdef uint32_t high
     if not (
-        at + size - ttl >= LIFE_SIZE
-        and memcmp(ttl, LIFE_START, LIFE_START_SIZE) == 0
-        and ttl[LIFE_SIZE - 1] == 2
-        and read_hex(ttl + LIFE_START_SIZE, 8, &ttl_code)
-        and read_hex(ttl + LIFE_START_SIZE + 8, 2, &priority)
+        at + size - ttl >= TTL_SIZE
+        and memcmp(ttl, TTL_START, TTL_START_SIZE) == 0
+        and ttl[TTL_SIZE - 1] == 2
+        and read_hex(ttl + TTL_START_SIZE, 8, &ttl_code)
+        and read_hex(ttl + TTL_START_SIZE + 8, 2, &priority)
     ):
         ttl_code = 0
         priority = 0
@@ -135,15 +135,15 @@ cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
         put64(entry, position)
         put32(entry + 8, <uint32_t>entry_size)
         put64(entry + 12, tag)
-        fill_life(at, size, digits + 2 * ENTRY_SIZE + 1, entry)
+        fill_ttl(at, size, digits + 2 * ENTRY_SIZE + 1, entry)
         entry[31] = entry_check(entry)
         return True
     if at + size - properties >= CONSTANT_SIZE and (
         memcmp(properties, CONSTANT_START, CONSTANT_START_SIZE) == 0
     ):
-        fill_life(at, size, properties + CONSTANT_SIZE, entry)
+        fill_ttl(at, size, properties + CONSTANT_SIZE, entry)
     else:
-        fill_life(at, size, at + size, entry)
+        fill_ttl(at, size, at + size, entry)
     put64(entry, <uint64_t>get64(at + POSITION_AT))
     put32(entry + 8, <uint32_t>size)
     put64(entry + 12, <uint64_t><int64_t>tag_hash(properties, at + size))
@@ -232,7 +232,7 @@ def scan(memory, Py_ssize_t start, Py_ssize_t end, int64_t position, tuple batch
 
 cdef bint take_target(dict tables, const uint8_t *digits, const uint8_t *entry,
                       int entry_size) except -1:
-    """Append an entry to its queue's table; false if the queue can not take it."""
+    """Append an entry to its queue's table; false if the queue cannot take it."""
     cdef uint64_t number, offset
     cdef list table
     cdef bytearray entries

@@ -66,7 +66,7 @@ DIGITS: Final = [(b"%04d" % value)[::-1] for value in range(10_000)]
 """Four digits of a checksum, the least significant first."""
 LAST_DIGITS: Final = [(b"%02d" % value)[::-1] + b"\x02" for value in range(100)]
 """The two most significant digits, and the property's end."""
-LIFE: Final = struct.Struct(">HIBI")  # the second part of a private entry, without its check
+TTL: Final = struct.Struct(">HIBI")  # the second part of a private entry, without its check
 CHECKS: Final = [bytes((value,)) for value in range(256)]
 """The last byte of a private entry by the value of its check."""
 DISPATCH_START: Final = PROPERTY_DISPATCH + b"\x01"
@@ -328,9 +328,16 @@ def append_run(
                 named = dispatch % tuple(offsets)
                 offsets = [offset + 1 for offset in offsets]
             body = source[body_start : body_start + body_size]
-            place = position + at - start
+            own_position = position + at - start
             fields = pack_fields(
-                size, magic, crc(body) & CRC_MASK, queue, own_offset, place, middle, body_size
+                size,
+                magic,
+                crc(body) & CRC_MASK,
+                queue,
+                own_offset,
+                own_position,
+                middle,
+                body_size,
             )
             record = b"".join((fields, body, behind, extra, named, suffix))
             value = crc(record) & CRC_MASK
@@ -341,7 +348,7 @@ def append_run(
                 DIGITS[value // 10_000 % 10_000],
                 LAST_DIGITS[value // 100_000_000],
             )
-            entries.append(pack_entry(place, size, tag))
+            entries.append(pack_entry(own_position, size, tag))
             at += size
             if targets:
                 own_offset += 1
@@ -402,7 +409,7 @@ def widen(entries: Memory, store_ms: int = 0, priority: int = 0, ttl_code: int =
         raise ValueError("not whole entries")
     if not (0 <= store_ms <= OFFSET_MAX and 0 <= priority <= 255 and 0 <= ttl_code <= TTL_CODE_MAX):
         raise ValueError("time, priority or time to live do not fit an entry")
-    ttl = LIFE.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
+    ttl = TTL.pack(store_ms >> 32, store_ms & 0xFFFF_FFFF, priority, ttl_code)
     crc, checks = zlib.crc32, CHECKS
     parts: list[bytes] = []
     for (entry,) in struct.iter_unpack(f"{ENTRY_SIZE}s", entries):
@@ -508,7 +515,7 @@ def expired(entries: Memory, now_ms: int, ttl_code: int) -> tuple[int, int, int]
     gone = live = 0
     due_ms = -1
     for at in range(ENTRY_SIZE, len(entries), PRIVATE_ENTRY_SIZE):
-        high, low, _priority, code = LIFE.unpack_from(entries, at)
+        high, low, _priority, code = TTL.unpack_from(entries, at)
         if ttl_code and (code == 0 or ttl_code < code):
             code = ttl_code
         ends_ms = ((high << 32 | low) & STORE_MS_MASK) + code - 1 if code else -1

@@ -1,7 +1,7 @@
 """Topics to Parquet through Spark, read back by a reader that is not Spark.
 
 What must be in the files is asked of the server itself, offset by offset, through the RocketMQ
-door; what is in them is asked of DuckDB by a plain glob.
+listener; what is in them is asked of DuckDB by a plain glob.
 """
 
 from __future__ import annotations

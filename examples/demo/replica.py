@@ -25,7 +25,7 @@ from examples.demo.crash import (
 from examples.demo.matrix import TITLES
 from examples.demo.messages import TOPIC
 from examples.demo.server import DemoServer
-from examples.demo.state import PARTS, Kept
+from examples.demo.state import PARTS, Checked
 from examples.demo.subscribe import call
 from examples.demo.workers import HOST, DemoFailed, Processes
 
@@ -42,7 +42,7 @@ class Takeover:
 
     Attributes:
         crash: what was acked before the kill, and who got what after it.
-        kept: durable state, row by row.
+        checked: durable state, row by row.
         promoted_seconds, acked_seconds: from the kill to the end of the promotion, and to the
             acknowledgement of the first publish after it.
         common_bytes: what the slave had of the dead master's log.
@@ -51,26 +51,26 @@ class Takeover:
     """
 
     crash: Crash
-    kept: list[Kept] = field(default_factory=list)
+    checked: list[Checked] = field(default_factory=list)
     promoted_seconds: float = 0.0
     acked_seconds: float = 0.0
     common_bytes: int = 0
     end_bytes: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def rows(self) -> list[Kept]:
+    def rows(self) -> list[Checked]:
         """All that was promised."""
         acked = self.crash.acked_count
         lost = self.crash.lost()
         messages = [
-            Kept(
+            Checked(
                 what=f"acknowledged messages, read with {TITLES[reader]}",
                 promised=acked,
                 found=acked - sum(name == reader for _, name in lost),
             )
             for reader in self.crash.got
         ]
-        return messages + self.kept
+        return messages + self.checked
 
     def complaints(self) -> list[str]:
         """What did not hold."""
@@ -150,7 +150,7 @@ def run_replica(
         patience = QUIET_SECONDS_MAX / (4 if careless else 1)
         read_everything(slave, NAME, took.crash, seed, patience)
         for part in parts:
-            took.kept += part.check(slave.ports)
+            took.checked += part.check(slave.ports)
         _converge(pair, took)
     finally:
         for part in parts:

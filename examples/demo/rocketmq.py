@@ -1,6 +1,6 @@
 """RocketMQ in the demo: our own client, a producer and a consumer for programs with threads.
 
-The broker's door answers routes, too, so its address is given as the name server's.
+The broker's listener answers routes, too, so its address is given as the name server's.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def polling_consumer(
 
 def declare_group(port: int, group: str, topic: str) -> None:
     """Make a group whose offsets are the ends of the topic's queues."""
-    settings = ConsumerSettings(begin=Begin.LAST, hold_seconds=0)
+    settings = ConsumerSettings(begin=Begin.LAST, long_poll_seconds=0)
     consumer, driver = polling_consumer(port, group, topic, settings)
     for queue in driver.run(consumer.share()):
         while driver.run(consumer.pull(queue)):  # a young queue is read from its first message

@@ -16,7 +16,7 @@ STOP_SECONDS_MAX = 30.0
 COMMAND_SECONDS_MAX = 120.0
 LOOK_SECONDS = 0.02
 POLYMQ = (sys.executable, "-m", "polymq")
-DOORS = ("mqtt", "amqp", "http", "rocketmq", "names", "admin")
+LISTENERS = ("mqtt", "amqp", "http", "rocketmq", "names", "admin")
 
 OPTIONS = {
     # 1 GiB is reserved for a segment by default: too much for a temporary directory.
@@ -34,7 +34,7 @@ class DemoServer:
         options: settings that differ from the demo's.
 
     Attributes:
-        ports: by door, since the first start; `replication` is None where there is none.
+        ports: by listener, since the first start; `replication` is None where there is none.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class DemoServer:
         self.log_path = directory / "server.log"
         self._ready_file = directory / "ready.json"
         self._process: subprocess.Popen[bytes] | None = None
-        self.ports: dict[str, int] = dict.fromkeys(DOORS, 0)
+        self.ports: dict[str, int] = dict.fromkeys(LISTENERS, 0)
 
     def start(self) -> None:
         """Start, and return at once: `wait_ready` comes next."""
@@ -55,7 +55,7 @@ class DemoServer:
         settings = {
             **self.options,
             "server.data_directory": self.data_directory,
-            **{f"{door}.port": self.ports[door] for door in DOORS},
+            **{f"{listener}.port": self.ports[listener] for listener in LISTENERS},
         }
         arguments = [
             part for key, value in settings.items() for part in ("--set", f"{key}={value}")
@@ -130,9 +130,9 @@ class DemoServer:
             text = f"the server ended with code {self._process.returncode}:\n{self.log_tail()}"
             raise DemoFailed(text)
 
-    def address(self, door: str) -> str:
-        """HOST:PORT of a door."""
-        return f"{HOST}:{self.ports[door]}"
+    def address(self, listener: str) -> str:
+        """HOST:PORT of a listener."""
+        return f"{HOST}:{self.ports[listener]}"
 
     def log_tail(self) -> str:
         """The last lines that the server said."""

@@ -31,7 +31,7 @@ Ports = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Checked:
     """A row of the report: so many were promised, so many are there."""
 
     what: str
@@ -45,7 +45,7 @@ class Part(Protocol):
     def make(self, ports: Ports) -> None:
         """Make it; returns when it is promised to be kept."""
 
-    def check(self, ports: Ports) -> list[Kept]:
+    def check(self, ports: Ports) -> list[Checked]:
         """What is there of it."""
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class WorkQueue:
         properties = pika.BasicProperties(delivery_mode=2)
         channel.basic_publish(self.EXCHANGE, key, body, properties, mandatory=True)
 
-    def check(self, ports: Ports) -> list[Kept]:
+    def check(self, ports: Ports) -> list[Checked]:
         channel = self._connect(ports)
         try:
             channel.queue_declare(self.QUEUE, passive=True)
@@ -122,8 +122,8 @@ class WorkQueue:
         ]
 
     @staticmethod
-    def _row(what: str, promised: int, found: int) -> Kept:
-        return Kept(what=f"AMQP: {what}", promised=promised, found=found)
+    def _row(what: str, promised: int, found: int) -> Checked:
+        return Checked(what=f"AMQP: {what}", promised=promised, found=found)
 
     def close(self) -> None:
         with contextlib.suppress(pika.exceptions.AMQPError, OSError):
@@ -194,7 +194,7 @@ class Session:
                 sent.wait_for_publish(WAIT_SECONDS_MAX)
                 assert sent.is_published(), "no PUBACK came"
 
-    def check(self, ports: Ports) -> list[Kept]:
+    def check(self, ports: Ports) -> list[Checked]:
         meter = Device("demo-meter", clean=False)
         with meter.connected(ports):  # and does not subscribe: the session knows
             queued = [m.topic for m in meter.take(len(self.QUEUED))]
@@ -203,13 +203,13 @@ class Session:
             client.subscribe("plant/+/state", qos=1)
             retained = {m.topic for m in reader.take(len(self.RETAINED)) if m.retain}
         return [
-            Kept(what="MQTT: session", promised=1, found=int(meter.session_present)),
-            Kept(
+            Checked(what="MQTT: session", promised=1, found=int(meter.session_present)),
+            Checked(
                 what="MQTT: its queued messages, in order",
                 promised=len(self.QUEUED),
                 found=sum(map(str.__eq__, self.QUEUED, queued)),
             ),
-            Kept(
+            Checked(
                 what="MQTT: retained messages",
                 promised=len(self.RETAINED),
                 found=len(retained.intersection(self.RETAINED)),
@@ -225,7 +225,7 @@ class Group:
 
     TOPIC, GROUP = "ledger", "demo-audit"
     QUEUES, SENT, HANDLED = 4, 40, 5
-    SETTINGS = ConsumerSettings(begin=Begin.FIRST, hold_seconds=0, pull_count_max=HANDLED)
+    SETTINGS = ConsumerSettings(begin=Begin.FIRST, long_poll_seconds=0, pull_count_max=HANDLED)
 
     def make(self, ports: Ports) -> None:
         with open_producer(self.GROUP, options_of(ports["rocketmq"]), settings=ONCE) as producer:
@@ -242,20 +242,20 @@ class Group:
             ports["rocketmq"], self.GROUP, self.TOPIC, self.SETTINGS
         )
         first: dict[int, int] = {}
-        for place in sorted(driver.run(consumer.share())):
-            found: list[Record] = driver.run(consumer.pull(place))
-            if place.topic == self.TOPIC and found:
-                first[place.queue_id] = found[0].queue_offset
+        for source in sorted(driver.run(consumer.share())):
+            found: list[Record] = driver.run(consumer.pull(source))
+            if source.topic == self.TOPIC and found:
+                first[source.queue_id] = found[0].queue_offset
             if handle:
-                consumer.handled(place)
+                consumer.handled(source)
         driver.run(consumer.leave())
         driver.close()
         return first
 
-    def check(self, ports: Ports) -> list[Kept]:
+    def check(self, ports: Ports) -> list[Checked]:
         first = self._first_pulls(ports, handle=False)
         found = sum(first.get(number) == self.HANDLED for number in range(self.QUEUES))
-        return [Kept(what="RocketMQ: a group's offsets", promised=self.QUEUES, found=found)]
+        return [Checked(what="RocketMQ: a group's offsets", promised=self.QUEUES, found=found)]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -285,11 +285,11 @@ class Subscription:
             for item in call(port, "POST", path)["value"]
         ]
 
-    def check(self, ports: Ports) -> list[Kept]:
+    def check(self, ports: Ports) -> list[Checked]:
         expected = set(range(self.RECEIVED, self.SENT))
         found = {number for number, _ in self._receive(ports["http"], self.SENT)}
         what = "HTTP: a subscription's events that waited"
-        return [Kept(what=what, promised=len(expected), found=len(expected & found))]
+        return [Checked(what=what, promised=len(expected), found=len(expected & found))]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -320,9 +320,9 @@ class Webhook:
                 came += 1
         return came
 
-    def check(self, ports: Ports) -> list[Kept]:
+    def check(self, ports: Ports) -> list[Checked]:
         what = "HTTP: a webhook, called by the new master"
-        return [Kept(what=what, promised=self.SENT, found=self._count_calls(ports))]
+        return [Checked(what=what, promised=self.SENT, found=self._count_calls(ports))]
 
     def close(self) -> None:
         self._sink.shutdown()

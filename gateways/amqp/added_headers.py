@@ -88,10 +88,10 @@ def with_headers(
         values.pop(_EXPIRATION, None)
     table = values.get(_HEADERS, bytes(4))
     names = [name.encode() for name in (*added, *removed)]
-    kept = table[4:]
-    if any(name in kept for name in names):
-        kept = b"".join(pair for name, pair in split_pairs(kept) if name not in names)
-    pairs = encode_pairs(added) + kept  # first, because what does not fit a frame is left out
+    remaining = table[4:]
+    if any(name in remaining for name in names):
+        remaining = b"".join(pair for name, pair in split_pairs(remaining) if name not in names)
+    pairs = encode_pairs(added) + remaining  # first, because what does not fit a frame is left out
     values[_HEADERS] = struct.pack(">I", len(pairs)) + pairs
     ordered = (values[1 << bit] for bit in range(15, 1, -1) if flags & 1 << bit)
     return struct.pack(">H", flags) + b"".join(ordered)

@@ -98,7 +98,7 @@ def get(channel: Channel, method: spec.BasicGet) -> None:
     queue = method.queue or channel.last_queue
     if not queue:
         raise Refused(Reason.NOT_FOUND, "no previously declared queue")
-    release = channel.link.hold()
+    release = channel.link.pause()
     try:
         channel.link.port.queues.get(
             queue, partial(_got, channel, method.no_ack, release), owner=channel.link

@@ -187,7 +187,7 @@ class BatchPath:
         if channel.transaction is not None:
             # Everything happens at the commit, but what is wrong is said now.
             self._templates.find(rows)
-            channel.hold(rows)
+            channel.defer(rows)
             return
         try:
             template = self._templates.find(rows)

@@ -90,7 +90,7 @@ class Link(Protocol):
     ) -> None:
         """Answer with a method without content."""
 
-    def hold(self) -> Callable[[], None]:
+    def pause(self) -> Callable[[], None]:
         """Take no more frames until the function that is returned was called."""
 
     def new_tag(self) -> str:
@@ -200,7 +200,7 @@ class Channel:
             RemoteProtocolError: a tag is not unacknowledged. Those before it are settled.
         """
         if self.transaction is not None:
-            self._hold_settlements(self.transaction, first_tag, count, bits)
+            self._defer_settlements(self.transaction, first_tag, count, bits)
             return
         if bits & codes.MULTIPLE:
             parts = self._settle_to(first_tag)
@@ -323,15 +323,15 @@ class Channel:
 
     # --- transactions -----------------------------------------------------------------------
 
-    def hold(self, rows: Rows) -> None:
+    def defer(self, rows: Rows) -> None:
         """Keep publishes for tx.commit. Raises Refused: LIMIT."""
         link, transaction = self.link, self.transaction
         assert transaction is not None
         before = transaction.bytes
-        transaction.hold(rows, room=link.limits.transaction_bytes_max - link.transaction_bytes)
+        transaction.defer(rows, room=link.limits.transaction_bytes_max - link.transaction_bytes)
         link.transaction_bytes += transaction.bytes - before
 
-    def _hold_settlements(
+    def _defer_settlements(
         self, transaction: Transaction, first_tag: int, count: int, bits: int
     ) -> None:
         """As `settle`, for tx.commit to carry out."""
@@ -342,14 +342,14 @@ class Channel:
             for tag, holder, offset, size in runs:
                 if tag <= last_tag:
                     size = min(size, last_tag - tag + 1)
-                    transaction.hold_settlement(bits, tag, holder, offset, size)
+                    transaction.defer_settlement(bits, tag, holder, offset, size)
             return
         try:
             settled = self.unacked.settle(first_tag, first_tag + count - 1)
         except KeyError as error:  # the channel closes, so nothing before it counts either
             raise self._unknown_tag(int(error.args[0]), bits) from None
         for holder, offset, size in settled:
-            transaction.hold_settlement(bits, first_tag, holder, offset, size)
+            transaction.defer_settlement(bits, first_tag, holder, offset, size)
             first_tag += size
 
     def roll_back(self) -> None:

@@ -9,7 +9,7 @@ Rules:
 * All answers go through `Answers`, so they leave in the order of the questions and not before what
   they depend on is committed.
 * A question whose answer depends on messages (get, counts of a queue) first waits until what this
-  connection published is visible. Meanwhile the connection takes no more frames (`hold`), so that
+  connection published is visible. Meanwhile the connection takes no more frames (`pause`), so that
   nothing overtakes; what was read is kept in `_rest`, and reading stops. The same happens to a
   client that asks more than it reads of the answers.
 * What takes thousands of steps takes some of them in each turn of the connection (`work`), before
@@ -98,7 +98,7 @@ class Client:
     ) -> None:
         self.port = port
         self._why_blocked = blocked
-        self._told_blocked = False
+        self._sent_blocked = False
         self.limits = limits
         self.replies = replies
         self.new_tag = new_tag
@@ -394,8 +394,8 @@ class Client:
 
     # --- holding ----------------------------------------------------------------------------
 
-    def hold(self, wait: int = QUESTION) -> Callable[[], None]:
-        """See `channel.Link.hold` and `login.Host.hold`."""
+    def pause(self, wait: int = QUESTION) -> Callable[[], None]:
+        """See `channel.Link.pause` and `login.Host.pause`."""
         self._flow.begin(wait)
         return partial(self._release, wait)
 
@@ -561,13 +561,13 @@ class Client:
     def storage_blocks(self, reason: str) -> None:
         """Publishers are refused for this reason from now on, or, if it is empty, not any more. A
         client that knows the notification is told (RabbitMQ's connection.blocked)."""
-        if self._core.state is not State.OPEN or bool(reason) is self._told_blocked:
+        if self._core.state is not State.OPEN or bool(reason) is self._sent_blocked:
             return
         if self.login.has_capability("connection.blocked"):
-            self._told_blocked = bool(reason)
+            self._sent_blocked = bool(reason)
             blocked = spec.ConnectionBlocked(reason=reason[:SHORT_STRING_MAX])
-            told = self._core.send(blocked if reason else spec.ConnectionUnblocked(), 0)
-            self._transport.write(told)  # not behind confirms that wait for the same disk
+            notice = self._core.send(blocked if reason else spec.ConnectionUnblocked(), 0)
+            self._transport.write(notice)  # not behind confirms that wait for the same disk
 
     def lost(self) -> None:
         """The socket is gone."""

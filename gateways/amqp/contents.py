@@ -118,7 +118,7 @@ class Contents:
         content.properties_size = end - properties
         content.is_large = body_size >= LARGE_BODY_BYTES
         content.body_left = body_size
-        self._holds(self._bytes + content.properties_size)
+        self._set_bytes(self._bytes + content.properties_size)
         self._check_room()
         content.is_long = content.is_large and content.properties_size > codes.LONG_BYTES
         if content.is_long:
@@ -148,7 +148,7 @@ class Contents:
                     ReplyCode.FRAME_ERROR,
                     f"more than {self._limits.empty_body_frames_max} empty body frames",
                 )
-        self._holds(self._bytes + size)
+        self._set_bytes(self._bytes + size)
         content.body_size += size
         self._check_room()
         piece = buffer[start:end]
@@ -158,7 +158,7 @@ class Contents:
         content.body_left -= size
         return not content.body_left
 
-    def _holds(self, size: int) -> None:
+    def _set_bytes(self, size: int) -> None:
         """So many bytes are unfinished from now on."""
         self._of_all.bytes += size - self._bytes
         self._of_all.holder_count += (size > 0) - (self._bytes > 0)
@@ -212,9 +212,9 @@ class Contents:
         """The channel closes: drop what it has not finished."""
         content = self._contents.pop(channel, None)
         if content is not None:
-            self._holds(self._bytes - content.properties_size - content.body_size)
+            self._set_bytes(self._bytes - content.properties_size - content.body_size)
 
     def clear(self) -> None:
         """The connection closes."""
         self._contents.clear()
-        self._holds(0)
+        self._set_bytes(0)

@@ -37,6 +37,6 @@ class AmqpHeaders:
 
     def of_properties(self, properties: Mapping[str, str]) -> Mapping[str, object]:
         """The headers of a message of any origin."""
-        kept = properties.get(EXTRA_NAME)
-        raw = translate_properties(properties) if kept is None else base64.b64decode(kept)
+        stored = properties.get(EXTRA_NAME)
+        raw = translate_properties(properties) if stored is None else base64.b64decode(stored)
         return self.decode(self.table(raw))

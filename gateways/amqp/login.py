@@ -35,7 +35,7 @@ class Host(Protocol):
     port: BrokerPort
     limits: Limits
 
-    def hold(self, wait: int) -> Callable[[], None]:
+    def pause(self, wait: int) -> Callable[[], None]:
         """Take no more frames until what is returned is called.
 
         Args:
@@ -85,7 +85,7 @@ class Login:
             self._refuse(method)
             return
         self._transport.spoke()
-        release = self._host.hold(LOGIN)
+        release = self._host.pause(LOGIN)
         self.asking = True
         withdraw = self._host.port.admission.authenticate(
             user, password, self._transport.address, partial(self._known, method, release)

@@ -114,15 +114,15 @@ def fitting(properties: bytes, size_max: int, *, marked: bool = False) -> bytes:
     room = size_max - (len(properties) - (end - start))
     if marked:
         room -= len(encode_pairs({LEFT_OUT: end - start}))
-    kept: list[bytes] = []
+    fitting: list[bytes] = []
     left_out = 0
     for _, pair in split_pairs(properties[start:end]):
         if len(pair) <= room:
             room -= len(pair)
-            kept.append(pair)
+            fitting.append(pair)
         else:
             left_out += 1
     if marked:
-        kept.insert(0, encode_pairs({LEFT_OUT: left_out}))
-    pairs = b"".join(kept)
+        fitting.insert(0, encode_pairs({LEFT_OUT: left_out}))
+    pairs = b"".join(fitting)
     return properties[: start - 4] + _U32.pack(len(pairs)) + pairs + properties[end:]

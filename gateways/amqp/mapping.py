@@ -201,9 +201,9 @@ def delivery_form(meta: RunMeta) -> tuple[bool, bytes, bytes]:
 def message_properties(message: Message, delivery_count: int = 0) -> bytes:
     """AMQP's properties of one message of any origin, with what the broker adds: a dead letter's
     history, and how often the message was given back."""
-    kept = message.properties.get(EXTRA_NAME)
-    if kept is not None:
-        raw = base64.b64decode(kept, validate=True)
+    stored = message.properties.get(EXTRA_NAME)
+    if stored is not None:
+        raw = base64.b64decode(stored, validate=True)
     else:
         raw = translate_properties(message.properties)
     if delivery_count:
@@ -214,7 +214,7 @@ def message_properties(message: Message, delivery_count: int = 0) -> bytes:
     expiration = read_property(raw, EXPIRATION)
     text = None if expiration is None else expiration.decode("utf-8", "surrogateescape")
     # A dead letter that did not go by `CC` does not show it, as in RabbitMQ.
-    removed = ("CC",) if kept is not None and COPIES_PROPERTY not in message.properties else ()
+    removed = ("CC",) if stored is not None and COPIES_PROPERTY not in message.properties else ()
     return with_headers(raw, death_headers(history, text), removed=removed, keep_expiration=False)
 
 
@@ -359,12 +359,12 @@ def queue_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
         raise Refused(
             Reason.BAD_ARGUMENT, f"x-queue-type '{kind}' is not one of {', '.join(_QUEUE_TYPES)}"
         )
-    return _kept_arguments(table)
+    return _stored_arguments(table)
 
 
 def exchange_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of exchange.declare for the engine."""
-    return _kept_arguments(table)
+    return _stored_arguments(table)
 
 
 def binding_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -399,17 +399,17 @@ def consumer_timeout(table: Mapping[str, Any]) -> int | None:
     return min(timeout, TIMEOUT_MS_MAX)
 
 
-def _kept_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: _kept(value) for name, value in table.items()}
+def _stored_arguments(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: _stored(value) for name, value in table.items()}
 
 
-def _kept(value: Any) -> Any:
+def _stored(value: Any) -> Any:
     """The value as the broker's state has it: decimal numbers, and bytes that are no UTF-8, as
     text. No argument that means anything has such a value. Depth is bounded by the table."""
     if isinstance(value, Mapping):
-        return {name: _kept(item) for name, item in value.items()}
+        return {name: _stored(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_kept(item) for item in value]
+        return [_stored(item) for item in value]
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, (bytes, bytearray)):

@@ -64,7 +64,7 @@ class Transaction:
         self.runs: list[Rows] = []
         self.settlements: list[HeldSettlement] = []
 
-    def hold(self, rows: Rows, *, room: int) -> None:
+    def defer(self, rows: Rows, *, room: int) -> None:
         """Keep rows of a read, which go to one address.
 
         Args:
@@ -95,7 +95,7 @@ class Transaction:
         self.bytes += size
         self.runs.append(rows.copied())
 
-    def hold_settlement(
+    def defer_settlement(
         self, bits: int, first_tag: int, holder: Holder, first_offset: int, count: int
     ) -> None:
         """Keep acknowledgements of consecutive tags and offsets; in order they become one."""

@@ -110,8 +110,8 @@ class Handlers:
     # --- publishing ---------------------------------------------------------------------------
 
     async def publish(self, request: web.Request) -> web.Response:
-        who = await self._authenticate(request)
-        publisher = self._publisher(who.port)
+        client = await self._authenticate(request)
+        publisher = self._publisher(client.port)
         topic = _topic(request)
         content_type = _one_content_type(request)
         mode = content_mode(content_type)
@@ -136,8 +136,8 @@ class Handlers:
             prepared = await self._in_turns.do(preparing)
             stored = await self._in_turns.finish(publisher.store(prepared))
             await self._commits.wait(*stored)
-        await self._pace(who.port)
-        headers = {"Cache-Control": "private"} if who.in_url else None
+        await self._pace(client.port)
+        headers = {"Cache-Control": "private"} if client.in_url else None
         return web.Response(status=204, headers=headers)
 
     async def _decode(
@@ -184,12 +184,12 @@ class Handlers:
     # --- receiving ----------------------------------------------------------------------------
 
     async def pull(self, request: web.Request) -> web.Response:
-        who = await self._authenticate(request)
+        client = await self._authenticate(request)
         verb = request.match_info["verb"]
         name = request.match_info["name"]
         part = self._registry.pull(name, parse_display_name(request.match_info["topic"]))
         address = self._registry.get(name).address
-        who.port.principal.check_read(address)
+        client.port.principal.check_read(address)
         limits = self._limits
         if verb == "receive":
             count = _number(request, "maxEvents", 1, limits.receive_events_max, default=1)
@@ -200,8 +200,8 @@ class Handlers:
             locks = await part.receive(int(count), wait)
             try:
                 if locks and wait > 0:  # the password may be another one since it asked
-                    who = await self._authenticate(request)
-                who.port.principal.check_read(address)
+                    client = await self._authenticate(request)
+                client.port.principal.check_read(address)
             except (Refused, asyncio.CancelledError):
                 part.release([lock.token for lock in locks], 0)
                 raise
@@ -243,40 +243,42 @@ class Handlers:
     # --- subscriptions ------------------------------------------------------------------------
 
     async def list_all(self, request: web.Request) -> web.Response:
-        who = await self._authenticate(request)
-        return json_response(await self._in_turns.do(self._all_shown(who)))
+        client = await self._authenticate(request)
+        return json_response(await self._in_turns.do(self._all_shown(client)))
 
     async def show(self, request: web.Request) -> web.Response:
-        who = await self._authenticate(request)
+        client = await self._authenticate(request)
         found = self._registry.get(request.match_info["name"])
-        who.port.principal.check_read(found.address)
-        return json_response(self._shown(who, found))
+        client.port.principal.check_read(found.address)
+        return json_response(self._shown(client, found))
 
     async def create(self, request: web.Request) -> web.Response:
-        who = await self._authenticate(request)
-        return await self._store(request, who, name=None)
+        client = await self._authenticate(request)
+        return await self._store(request, client, name=None)
 
     async def put(self, request: web.Request) -> web.Response:
-        who = await self._authenticate(request)
-        return await self._store(request, who, name=request.match_info["name"])
+        client = await self._authenticate(request)
+        return await self._store(request, client, name=request.match_info["name"])
 
-    async def _store(self, request: web.Request, who: _Who, *, name: str | None) -> web.Response:
+    async def _store(
+        self, request: web.Request, client: _Client, *, name: str | None
+    ) -> web.Response:
         body = await self._small_body(request)
         parsed = subscriptions.parse(body, name=name, limits=self._limits)
-        wanted = replace(parsed, owner=who.owner)
-        who.port.principal.check_read(wanted.address)
+        wanted = replace(parsed, owner=client.owner)
+        client.port.principal.check_read(wanted.address)
         if wanted.config.dead_letter_topic is not None:
-            who.port.principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
-        self._check_owner(who, wanted.name)
+            client.port.principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
+        self._check_owner(client, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None
         shown = self._registry.get(wanted.name).shown(to_owner=True)
         return json_response(shown, status=201 if is_new else 200, headers=headers)
 
     async def delete(self, request: web.Request) -> web.Response:
-        who = await self._authenticate(request)
+        client = await self._authenticate(request)
         name = request.match_info["name"]
-        self._check_owner(who, name)
+        self._check_owner(client, name)
         await self._to_the_end(self._registry.delete(name))
         return web.Response(status=204)
 
@@ -307,14 +309,14 @@ class Handlers:
             pause=self._budget.pause,
         )
 
-    async def _authenticate(self, request: web.Request) -> _Who:
+    async def _authenticate(self, request: web.Request) -> _Client:
         """Check the credentials. Raises Refused: 401, 429.
 
         A webhook target has to take a token as Bearer and as `access_token` (Web Hooks for Event
         Delivery 3): the token is what Basic carries, base64 of `user:password`.
         """
         user, password, in_url = _credentials(request)
-        known: asyncio.Future[_Who | Refused] = self._loop.create_future()
+        known: asyncio.Future[_Client | Refused] = self._loop.create_future()
 
         def answer(principal: str | Refused) -> None:
             if known.done():  # the client has gone
@@ -326,19 +328,19 @@ class Handlers:
             # was only claimed would be one that has rights.
             port = self._port.admission.for_principal(principal)
             name = NOBODY if port is self._port else principal
-            known.set_result(_Who(name, port.principal.as_owner, port, in_url))
+            known.set_result(_Client(name, port.principal.as_owner, port, in_url))
 
         withdraw = self._port.admission.authenticate(user, password, request.remote or "", answer)
         try:
-            who = await known
+            client = await known
         finally:
             withdraw()  # if the client has gone
-        if isinstance(who, Refused):
-            raise who
+        if isinstance(client, Refused):
+            raise client
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.proven()
-        return who
+        return client
 
     def _publisher(self, port: BrokerPort) -> Publisher:
         """The publisher over a principal's port, with its templates."""
@@ -356,35 +358,35 @@ class Handlers:
                 async with asyncio.timeout(self._limits.commit_seconds_max):
                     await ready.wait()
 
-    def _all_shown(self, who: _Who) -> Work[list[dict[str, Any]]]:
+    def _all_shown(self, client: _Client) -> Work[list[dict[str, Any]]]:
         """All subscriptions that this client may read."""
         found = []
         for one in self._registry.all():
-            if _may_read(who.port, one):
-                found.append(self._shown(who, one))
+            if _may_read(client.port, one):
+                found.append(self._shown(client, one))
             yield
         return found
 
-    def _shown(self, who: _Who, subscription: subscriptions.Subscription) -> dict[str, Any]:
+    def _shown(self, client: _Client, subscription: subscriptions.Subscription) -> dict[str, Any]:
         """A subscription as this client may see it."""
         try:
-            _check_owner_of(who, subscription)
+            _check_owner_of(client, subscription)
         except Refused:
             return subscription.shown(to_owner=False)
         return subscription.shown(to_owner=True)
 
-    def _check_owner(self, who: _Who, name: str) -> None:
+    def _check_owner(self, client: _Client, name: str) -> None:
         """Whether a subscription is the client's to change; one that is not there is anybody's.
         Raises Refused."""
         try:
             found = self._registry.get(name)
         except Problem:
             return
-        _check_owner_of(who, found)
+        _check_owner_of(client, found)
 
 
 @dataclass(frozen=True, slots=True)
-class _Who:
+class _Client:
     """Who sent a request.
 
     Attributes:
@@ -417,11 +419,11 @@ def _credentials(request: web.Request) -> tuple[str | None, bytes | None, bool]:
     return user.decode("utf-8", "surrogateescape"), password, in_url
 
 
-def _check_owner_of(who: _Who, subscription: subscriptions.Subscription) -> None:
+def _check_owner_of(client: _Client, subscription: subscriptions.Subscription) -> None:
     """Whether a subscription is the client's to change. Raises Refused. A name alone was stored
     by an earlier version."""
-    if subscription.owner not in (who.owner, who.principal):
-        who.port.principal.check_admin(subscription.address)
+    if subscription.owner not in (client.owner, client.principal):
+        client.port.principal.check_admin(subscription.address)
 
 
 def _may_read(port: BrokerPort, subscription: subscriptions.Subscription) -> bool:

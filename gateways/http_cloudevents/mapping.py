@@ -185,7 +185,7 @@ def _time_of(event: Event, name: str) -> int:
     return 0 if value is None else max(1, time_ms(value))
 
 
-LIFE_STEPS: Final = ((60_000, 100), (3_600_000, 1_000), (86_400_000, 60_000))
+TTL_STEPS: Final = ((60_000, 100), (3_600_000, 1_000), (86_400_000, 60_000))
 """Up to so long a life is kept to so many ms; a longer one to the hour. Each life that is in use is
 a kind of message to the engine, so there have to be few of them: some 6,000 for a day. It is
 rounded down: nothing is delivered after its time, and it goes by about 4 % early at most."""
@@ -194,7 +194,7 @@ rounded down: nothing is delivered after its time, and it goes by about 4 % earl
 def ttl_ms(expires_ms: int, visible_ms: int) -> int:
     """How long an event lives that becomes visible at one time and expires at another."""
     left = max(0, expires_ms - visible_ms)
-    for most, step in LIFE_STEPS:
+    for most, step in TTL_STEPS:
         if left <= most:
             return left - left % step
     return left - left % 3_600_000
@@ -496,28 +496,30 @@ def dead_letter_extra(
     Args:
         constant: the properties that the template carries already.
     """
-    kept = {
+    properties = {
         name: value
         for name, value in message.properties.items()
         if name not in constant and name not in _DEAD_LETTER and name not in _BOUND
     }
     # The AMQP gateway looks for its property at the very start.
-    if AMQP_PROPERTY in kept:
-        kept = {AMQP_PROPERTY: kept[AMQP_PROPERTY]} | kept
-    kept[DEAD_LETTER_TOPIC] = message.properties.get(DEAD_LETTER_TOPIC, display_name(message.topic))
-    kept[DEAD_LETTER_ID] = message.properties.get(
+    if AMQP_PROPERTY in properties:
+        properties = {AMQP_PROPERTY: properties[AMQP_PROPERTY]} | properties
+    properties[DEAD_LETTER_TOPIC] = message.properties.get(
+        DEAD_LETTER_TOPIC, display_name(message.topic)
+    )
+    properties[DEAD_LETTER_ID] = message.properties.get(
         DEAD_LETTER_ID, f"{broker_name}-{message.position:016x}"
     )
-    kept[DEAD_LETTER_REASON] = _clean(letter.reason)
-    kept[DEAD_LETTER_ATTEMPTS] = str(letter.attempts)
+    properties[DEAD_LETTER_REASON] = _clean(letter.reason)
+    properties[DEAD_LETTER_ATTEMPTS] = str(letter.attempts)
     if letter.sink:
-        kept[DEAD_LETTER_SINK] = _clean(letter.sink)
+        properties[DEAD_LETTER_SINK] = _clean(letter.sink)
     if letter.status:
-        kept[DEAD_LETTER_STATUS] = str(letter.status)
+        properties[DEAD_LETTER_STATUS] = str(letter.status)
     if letter.reply:
         reply = letter.reply[:REPLY_BYTES_MAX].decode("utf-8", "replace")
-        kept[DEAD_LETTER_REPLY] = _CONTROL.sub(" ", reply)
-    return _pairs(kept)
+        properties[DEAD_LETTER_REPLY] = _CONTROL.sub(" ", reply)
+    return _pairs(properties)
 
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")

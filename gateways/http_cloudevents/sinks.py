@@ -34,7 +34,7 @@ from polymq.gateways.http_cloudevents.limits import Limits, WebhookSettings
 from polymq.gateways.http_cloudevents.lookups import Lookups
 from polymq.gateways.http_cloudevents.retry import Verdict, retry_after_seconds, verdict_of
 from polymq.gateways.http_cloudevents.sink_connection import SinkConnector
-from polymq.gateways.http_cloudevents.slots import Slots, Standing
+from polymq.gateways.http_cloudevents.slots import Reputation, Slots
 from polymq.gateways.http_cloudevents.ssrf import AddressPolicy, GuardedResolver
 from polymq.gateways.http_cloudevents.subscriptions import Subscription, without_query
 
@@ -169,7 +169,7 @@ class Sinks:
         try:
             async with (
                 asyncio.timeout(seconds),  # with the wait for its turn
-                self.slots.slot(*_host_of(sink), Standing.NEW),
+                self.slots.slot(*_host_of(sink), Reputation.NEW),
                 self._session.options(
                     sink,
                     headers=headers,
@@ -194,18 +194,18 @@ class Sinks:
         return _granted(rate, wanted)
 
     async def deliver(
-        self, subscription: Subscription, events: Sequence[Event], *, standing: Standing
+        self, subscription: Subscription, events: Sequence[Event], *, reputation: Reputation
     ) -> Answer:
         """Send events in one request. Never raises for what the sink or the network does.
 
         Args:
-            standing: what the subscription's last request says of it.
+            reputation: what the subscription's last request says of it.
         """
         sink = subscription.sink
         assert sink is not None
         name, port = _host_of(sink)
         headers, body = self._delivery(subscription, events, f"{name}:{port}")
-        async with self.slots.slot(name, port, standing):
+        async with self.slots.slot(name, port, reputation):
             began = self._loop.time()
             answer = await self._post(sink, headers, body, subscription.config.timeout_seconds)
             answer = replace(answer, seconds=self._loop.time() - began)

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 
-class Standing(IntEnum):
+class Reputation(IntEnum):
     """What is known of a subscription.
 
     PROVEN: its last request was answered, in time. NEW: no request of it has ended. DOUBTFUL: its
@@ -51,7 +51,7 @@ class _Host:
     """The requests of one standing to one host. It is forgotten when it has none.
 
     Attributes:
-        standing: of their subscriptions.
+        reputation: of their subscriptions.
         key: by which it is found: name and port for proven subscriptions, the name for others.
         under_way: requests that have a slot.
         slow: of them, those that count as slow.
@@ -59,7 +59,7 @@ class _Host:
         in_turn: whether the host stands in the list of turns.
     """
 
-    standing: Standing
+    reputation: Reputation
     key: str
     under_way: int = 0
     slow: int = 0
@@ -108,10 +108,10 @@ class Slots:
         self._quick_max = count_max - count_max // 4
         self._unproven_max = max(1, count_max // 2)
         self._doubtful_max = max(1, count_max // 4)
-        self._hosts: tuple[dict[str, _Host], ...] = tuple({} for _ in Standing)
+        self._hosts: tuple[dict[str, _Host], ...] = tuple({} for _ in Reputation)
         # Hosts with a waiting request, in turn. One that has its share under way loses its turn,
         # and has another when one of its requests ends.
-        self._turns: tuple[deque[_Host], ...] = tuple(deque() for _ in Standing)
+        self._turns: tuple[deque[_Host], ...] = tuple(deque() for _ in Reputation)
         self._next = 0  # the standing that is asked first
         self._quick: OrderedDict[_Request, None] = OrderedDict()  # not slow yet, oldest first
         self._quick_new = 0  # of them, those of new subscriptions
@@ -121,14 +121,14 @@ class Slots:
         self.waiting = 0
 
     @contextlib.asynccontextmanager
-    async def slot(self, name: str, port: int, standing: Standing) -> AsyncIterator[None]:
+    async def slot(self, name: str, port: int, reputation: Reputation) -> AsyncIterator[None]:
         """Wait for a slot and hold it.
 
         Args:
             name: the host of the sink, in one spelling.
-            standing: of the subscription.
+            reputation: of the subscription.
         """
-        host = self._host(name, port, standing)
+        host = self._host(name, port, reputation)
         granted: asyncio.Future[_Request] = asyncio.get_running_loop().create_future()
         host.waiting.append(granted)
         self.waiting += 1
@@ -153,22 +153,22 @@ class Slots:
             self._timer.cancel()
             self._timer = None
 
-    def _host(self, name: str, port: int, standing: Standing) -> _Host:
-        key = f"{name}:{port}" if standing is Standing.PROVEN else name
-        return self._hosts[standing].setdefault(key, _Host(standing, key))
+    def _host(self, name: str, port: int, reputation: Reputation) -> _Host:
+        key = f"{name}:{port}" if reputation is Reputation.PROVEN else name
+        return self._hosts[reputation].setdefault(key, _Host(reputation, key))
 
     def _take_turn(self, host: _Host) -> None:
         """Put a host into the list of turns if it waits."""
         if host.waiting and not host.in_turn:
             host.in_turn = True
-            self._turns[host.standing].append(host)
+            self._turns[host.reputation].append(host)
 
     def _grant(self) -> None:
         """Give free slots to those whose turn it is."""
         self._notice_slow()
         while self.under_way < self._count_max and len(self._quick) < self._quick_max:
-            order = (*range(self._next, len(Standing)), *range(self._next))
-            if not any(self._grant_one(Standing(standing)) for standing in order):
+            order = (*range(self._next, len(Reputation)), *range(self._next))
+            if not any(self._grant_one(Reputation(reputation)) for reputation in order):
                 break
         if self.waiting and self._quick and self._timer is None:
             due = next(iter(self._quick)).began + self._slow_seconds
@@ -187,21 +187,21 @@ class Slots:
                 return
             del self._quick[request]
             request.host.slow += 1
-            self._quick_new -= request.host.standing is Standing.NEW
-            self._doubtful += request.host.standing is not Standing.DOUBTFUL
+            self._quick_new -= request.host.reputation is Reputation.NEW
+            self._doubtful += request.host.reputation is not Reputation.DOUBTFUL
 
-    def _has_room(self, standing: Standing) -> bool:
+    def _has_room(self, reputation: Reputation) -> bool:
         """Whether the share of a standing has a free slot."""
-        if standing is Standing.PROVEN:
+        if reputation is Reputation.PROVEN:
             return True
-        if standing is Standing.DOUBTFUL and self._doubtful >= self._doubtful_max:
+        if reputation is Reputation.DOUBTFUL and self._doubtful >= self._doubtful_max:
             return False
         return self._quick_new + self._doubtful < self._unproven_max
 
-    def _grant_one(self, standing: Standing) -> bool:
+    def _grant_one(self, reputation: Reputation) -> bool:
         """Give a slot to the next host with a waiting request of this standing, if there is one."""
-        turns = self._turns[standing]
-        if not self._has_room(standing):
+        turns = self._turns[reputation]
+        if not self._has_room(reputation):
             return False
         while turns:
             host = turns.popleft()
@@ -214,7 +214,7 @@ class Slots:
                 self.waiting -= 1
                 request = _Request(host, self._now())
                 self._begin(request)
-                self._next = (standing + 1) % len(Standing)
+                self._next = (reputation + 1) % len(Reputation)
                 self._take_turn(host)
                 granted.set_result(request)
                 return True
@@ -225,15 +225,15 @@ class Slots:
         """Whether a host has not its share yet. Where it has, one of its requests is under way."""
         if host.under_way >= self._per_host_max:
             return False
-        suspect = host.standing is Standing.PROVEN and host.slow > 0
-        return not suspect or self._has_room(Standing.DOUBTFUL)
+        suspect = host.reputation is Reputation.PROVEN and host.slow > 0
+        return not suspect or self._has_room(Reputation.DOUBTFUL)
 
     def _begin(self, request: _Request) -> None:
         self.under_way += 1
         request.host.under_way += 1
         self._quick[request] = None
-        self._quick_new += request.host.standing is Standing.NEW
-        self._doubtful += request.host.standing is Standing.DOUBTFUL
+        self._quick_new += request.host.reputation is Reputation.NEW
+        self._doubtful += request.host.reputation is Reputation.DOUBTFUL
 
     def _give_back(self, request: _Request) -> None:
         host = request.host
@@ -241,8 +241,8 @@ class Slots:
         host.under_way -= 1
         if request in self._quick:
             del self._quick[request]
-            self._quick_new -= host.standing is Standing.NEW
-            self._doubtful -= host.standing is Standing.DOUBTFUL
+            self._quick_new -= host.reputation is Reputation.NEW
+            self._doubtful -= host.reputation is Reputation.DOUBTFUL
         else:
             host.slow -= 1
             self._doubtful -= 1
@@ -253,4 +253,4 @@ class Slots:
     def _forget(self, host: _Host) -> None:
         """Forget a host without requests, unless the list of turns still names it."""
         if not host.under_way and not host.waiting and not host.in_turn:
-            del self._hosts[host.standing][host.key]
+            del self._hosts[host.reputation][host.key]

@@ -34,7 +34,7 @@ from polymq.gateways.http_cloudevents.mapping import DeadLetter
 from polymq.gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
 from polymq.gateways.http_cloudevents.retry_state import RetryState, RetryStates
 from polymq.gateways.http_cloudevents.sinks import Answer, Sinks
-from polymq.gateways.http_cloudevents.slots import Standing
+from polymq.gateways.http_cloudevents.slots import Reputation
 from polymq.gateways.http_cloudevents.starts import Starts
 from polymq.gateways.http_cloudevents.subscriptions import Subscription, without_query
 
@@ -91,7 +91,7 @@ class Webhook:
         self._alone = 0  # so many events from the head on are sent one at a time
         self._last_chance = False  # each of them gets one attempt
         self._busy = False  # a request is under way, or waits for its turn
-        self._standing = Standing.NEW
+        self._reputation = Reputation.NEW
         self._stopping = False
         queue = port.queues.subscription_queue(subscription.name)
         self._queue: QueueConsumer = port.queues.consume(
@@ -177,16 +177,16 @@ class Webhook:
             answer = await self._sinks.deliver(
                 self.subscription,
                 [held.event for held in head],
-                standing=self._standing,
+                reputation=self._reputation,
             )
             self._busy = False
-            self._standing = self._standing_after(answer)
+            self._reputation = self._reputation_after(answer)
             await self._act(head, answer)
 
-    def _standing_after(self, answer: Answer) -> Standing:
+    def _reputation_after(self, answer: Answer) -> Reputation:
         """What the last request says of the subscription."""
         slow = answer.seconds > self._limits.webhook_slow_seconds
-        return Standing.DOUBTFUL if slow or answer.verdict is Verdict.RETRY else Standing.PROVEN
+        return Reputation.DOUBTFUL if slow or answer.verdict is Verdict.RETRY else Reputation.PROVEN
 
     async def _resume(self) -> None:
         """Go on with what failed before a restart: count on, and wait as long once more."""

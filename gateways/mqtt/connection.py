@@ -141,7 +141,7 @@ class Connection(SocketConnection):
             self.context.turns.wait(self._next_turn)
             return at
         if end - at > self._limits.small_part_bytes or self._has_part:
-            self._hold_part(end - at)
+            self._wait_for_rest(end - at)
         if self._keep_alive:
             if at > start:
                 self.heard_at = self.context.now()
@@ -161,14 +161,14 @@ class Connection(SocketConnection):
         self.consume_again()
         self._regulate()
 
-    def _hold_part(self, size: int) -> None:
+    def _wait_for_rest(self, size: int) -> None:
         """So many bytes of a packet are here: not too many, beside those of others?"""
         if self._session is None:
             return  # what comes before the login has its own bound
         self._has_part = size > self._limits.small_part_bytes
         # The shortcut would take the rest without a word.
         self.shortcut = None if self._has_part else self.fast_path
-        self._flow.set(UPLOAD, not self._shared.uploads.hold(self, size))
+        self._flow.set(UPLOAD, not self._shared.uploads.reserve(self, size))
         self._regulate()
 
     def read_on(self) -> None:
@@ -217,9 +217,9 @@ class Connection(SocketConnection):
         """What came behind CONNECT waits for the login. The socket is read on for a little, so that
         its end is noticed."""
         self._ahead = end - at
-        kept = self._keep_early(at, end)
+        early = self._keep_early(at, end)
         self._regulate()
-        return kept
+        return early
 
     def _keep_early(self, at: int, end: int) -> int:
         """What came before the login waits for it, if there is room for that."""
@@ -288,7 +288,7 @@ class Connection(SocketConnection):
         self._forget_early()
         if self._has_part:
             self._has_part = False
-            self._shared.uploads.hold(self, 0)
+            self._shared.uploads.reserve(self, 0)
         self._core.close()
         self._reading.forget()
         self.fast_path.session = None
@@ -401,7 +401,7 @@ class Connection(SocketConnection):
             self._counters.publishes_ignored += 1
             return
         self._mapping.check_publishable(will.topic)
-        self._port.principal.check_publish(*self._mapping.place(will.topic))
+        self._port.principal.check_publish(*self._mapping.topic_and_tag(will.topic))
         self._will = will
 
     def _connected(self, packet: Connect, session: Session) -> None:

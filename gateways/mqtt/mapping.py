@@ -190,13 +190,13 @@ class TopicMapping:
         if retain:
             properties["PMQ_RETAIN"] = "1"
         return self._port.topics.template(
-            self._port.topics.route(*self.place(name)),
+            self._port.topics.route(*self.topic_and_tag(name)),
             properties=properties,
             durability=Durability.FLUSHED if qos else Durability.APPENDED,
             retain=retain,
         )
 
-    def place(self, name: str) -> tuple[str, str | None]:
+    def topic_and_tag(self, name: str) -> tuple[str, str | None]:
         """Topic and tag of a topic name."""
         if self._fixed_topic is not None:
             return self._fixed_topic, _unescape(_TAG_ESCAPES, name).translate(_SWAP)
@@ -245,7 +245,7 @@ class TopicMapping:
         return field
 
     def name(self, topic: str, tag: str | None) -> str:
-        """The topic name of (topic, tag): the inverse of `place`."""
+        """The topic name of (topic, tag): the inverse of `topic_and_tag`."""
         rest = None if tag is None else _escape(_TAG_ESCAPED, tag.translate(_SWAP))
         if topic == self._fixed_topic:
             return rest or NO_NAME

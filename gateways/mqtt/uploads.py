@@ -60,7 +60,7 @@ class Uploads:
         """Connections that are not read because there is no room."""
         return len(self._waiting)
 
-    def hold(self, connection: Uploading, size: int) -> bool:
+    def reserve(self, connection: Uploading, size: int) -> bool:
         """So many bytes of a packet are here now; 0: none, it is whole or will never be.
 
         Returns:

@@ -70,7 +70,7 @@ NO_HEADERS: Final = DELAYS | {
 """Names that RocketMQ's clients and brokers act on."""
 
 
-def in_rocketmq_words(records: bytes, *, whole: bool = False) -> bytes:
+def as_rocketmq(records: bytes, *, whole: bool = False) -> bytes:
     """Records one after the other, as a pull reads them; those that came over AMQP with
     RocketMQ's properties.
 

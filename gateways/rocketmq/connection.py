@@ -296,11 +296,11 @@ class Connection(SocketConnection):
     @property
     def own_address(self) -> str:
         """Where routes say that this broker is: where this client reached it."""
-        told = self._advertised
-        if told is not None and told.rpartition(":")[2].isdecimal():
-            return told
+        advertised = self._advertised
+        if advertised is not None and advertised.rpartition(":")[2].isdecimal():
+            return advertised
         name = self.transport.get_extra_info("sockname") if self.transport is not None else None
         host, port = name[:2] if isinstance(name, tuple) else ("127.0.0.1", 0)
-        if told is not None:
-            return f"{told}:{port}"
+        if advertised is not None:
+            return f"{advertised}:{port}"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -33,11 +33,11 @@ class Limits:
     pulls_reading_max: int = 4
     """Pulls of one connection that read at the same time; the others wait their turn, so that a
     connection never has more than four answers in memory."""
-    holds_max: int = 65_536
+    long_polls_max: int = 65_536
     """Held pulls of all connections; one more is answered at once."""
-    hold_seconds_max: float = 60.0
+    long_poll_seconds_max: float = 60.0
     """RocketMQ clients ask for 15 to 20, and give up after 30."""
-    holds_per_client_max: int = 16_384
+    long_polls_per_client_max: int = 16_384
     """Of one connection: a client that reads every queue of the largest topics."""
     members_max: int = 100_000
     """Clients in groups, each client once for each of its groups: some hundred bytes."""

@@ -67,12 +67,12 @@ class Locks:
             if held is not None and held[0] == (owner, client_id):
                 del self._held[group, queue]
 
-    def keep(self, may_hold: Callable[[str, str, str], bool]) -> None:
+    def keep(self, may_wait: Callable[[str, str, str], bool]) -> None:
         """Rights changed: free the locks that may not be held, by user, group and topic."""
         self._held = {
             (group, queue): held
             for (group, queue), held in self._held.items()
-            if may_hold(held[0][0], group, queue.topic)
+            if may_wait(held[0][0], group, queue.topic)
         }
 
     def expire(self, now: float) -> None:

@@ -33,7 +33,7 @@ from polymq.broker.port import (
     parse_display_name,
 )
 from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
-from polymq.gateways.rocketmq.amqp_messages import in_rocketmq_words
+from polymq.gateways.rocketmq.amqp_messages import as_rocketmq
 from polymq.remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
 from polymq.remoting.broker_fields import CommitFields, GroupOffsetFields, SendAnswer
 from polymq.remoting.codes import (
@@ -281,7 +281,7 @@ def tags_of(expression_type: str | None, expression: str | None) -> frozenset[st
     return tags or None
 
 
-def may_hold(fields: PullFields) -> bool:
+def may_wait(fields: PullFields) -> bool:
     """Whether the client lets us wait for records."""
     return bool(fields.system_flag & PULL_SUSPEND) and fields.suspend_ms > 0
 
@@ -298,7 +298,7 @@ def send_answer(
     port: BrokerPort,
     queue_id: int,
     offset: int,
-    places: Sequence[int],
+    positions: Sequence[int],
     transaction_id: str | None = None,
 ) -> Answer:
     """Answer to a send that was stored; of a long batch with the ids of its first messages.
@@ -307,7 +307,7 @@ def send_answer(
         transaction_id: the id that the producer gave the message.
     """
     host = port.queries.store_host
-    ids = ",".join([message_id(host, place) for place in places[:IDS_MAX]])
+    ids = ",".join([message_id(host, position) for position in positions[:IDS_MAX]])
     return success(
         SendAnswer(
             msg_id=ids, queue_id=queue_id, queue_offset=offset, transaction_id=transaction_id
@@ -408,15 +408,15 @@ def queried(records: bytes | None) -> Answer:
         return failed(ResponseCode.SYSTEM_ERROR, "the disk could not be read")
     fields = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
     if not records:
-        remark = "can not find message, maybe time range not correct"
+        remark = "cannot find message, maybe time range not correct"
         return Answer(code=ResponseCode.QUERY_NOT_FOUND, fields=fields, remark=remark)
-    body = in_rocketmq_words(records)
+    body = as_rocketmq(records)
     return Answer(code=ResponseCode.SUCCESS, fields=fields, body=body, has_records=True)
 
 
 def viewed(record: bytes, offset: int) -> Answer:
     """Answer to VIEW_MESSAGE."""
     if not record:
-        return failed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-    body = in_rocketmq_words(record)
+        return failed(ResponseCode.SYSTEM_ERROR, f"cannot find message by the offset, {offset}")
+    body = as_rocketmq(record)
     return Answer(code=ResponseCode.SUCCESS, fields={}, body=body, has_records=True)

@@ -32,7 +32,7 @@ PREPARED: Final = 0x4
 COMMITTED: Final = 0x8
 ROLLED_BACK: Final = 0xC
 SEVERAL_TAGS: Final = 0x2
-_KEPT: Final = COMPRESSED | COMPRESSION_MASK | SEVERAL_TAGS
+_STORED: Final = COMPRESSED | COMPRESSION_MASK | SEVERAL_TAGS
 """Bits of a system flag that belong to the message. The others say how its record is laid out, or
 which part of a transaction it is."""
 
@@ -71,8 +71,8 @@ def message_of(properties: str, body: bytes, flag: int) -> Sent:
 
 def sent_of(properties: Mapping[str, str], body: bytes, flag: int) -> Sent:
     """A message of its properties by name."""
-    kept = [(name, value) for name, value in properties.items() if _is_stored(name)]
-    extra = "".join([f"{name}\x01{value}\x02" for name, value in kept])
+    stored = [(name, value) for name, value in properties.items() if _is_stored(name)]
+    extra = "".join([f"{name}\x01{value}\x02" for name, value in stored])
     return Sent(
         properties=properties, extra=extra.encode("utf-8", "surrogateescape"), body=body, flag=flag
     )
@@ -102,12 +102,12 @@ def system_flag_of(flag: int) -> int:
         raise BadMessage(
             f"the body is compressed with type {kind}: set the producer to ZLIB, LZ4 or ZSTD"
         )
-    return kept_flags(flag)
+    return stored_flags(flag)
 
 
-def kept_flags(flag: int) -> int:
+def stored_flags(flag: int) -> int:
     """What of a record's system flag belongs to the message."""
-    return flag & _KEPT if flag & COMPRESSED else flag & SEVERAL_TAGS
+    return flag & _STORED if flag & COMPRESSED else flag & SEVERAL_TAGS
 
 
 def messages_of(body: bytes) -> list[Sent]:

@@ -22,9 +22,9 @@ from typing import Final, Protocol
 
 from polymq.broker.port import BrokerPort, Refused, TopicInfo
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.amqp_messages import in_rocketmq_words
-from polymq.gateways.rocketmq.holds import Hold
+from polymq.gateways.rocketmq.amqp_messages import as_rocketmq
 from polymq.gateways.rocketmq.limits import Limits
+from polymq.gateways.rocketmq.long_polls import LongPoll
 from polymq.gateways.rocketmq.mapping import Answer
 from polymq.gateways.rocketmq.shared import Shared
 from polymq.net.connection import Context
@@ -109,12 +109,12 @@ class Pulls:
         self._client = _GONE
         self._turn.clear()
         self._held.clear()
-        self._shared.holds.drop(self)
+        self._shared.long_polls.drop(self)
 
     def release_all(self) -> None:
         """Answer what is held."""
-        for hold in self._shared.holds.drop(self):
-            self.release(hold.serial)
+        for long_poll in self._shared.long_polls.drop(self):
+            self.release(long_poll.serial)
 
     def _answer(self, serial: int, answer: Answer) -> None:
         self._turn_bytes += len(answer.body)
@@ -168,7 +168,7 @@ class Pulls:
         code = mapping.pull_code(info, fields.queue_id, fields.queue_offset)
         if code == ResponseCode.SUCCESS:
             self._read(pull, info)
-        elif code != ResponseCode.PULL_NOT_FOUND or not self._hold(pull, info):
+        elif code != ResponseCode.PULL_NOT_FOUND or not self._wait(pull, info):
             self._answer(pull.serial, mapping.pull_answer(info, fields, code))
 
     def _group_refusal(self, name: str) -> Answer | None:
@@ -183,7 +183,7 @@ class Pulls:
         known = self._shared.members.consumers.get(name)
         if known is not None and known.broadcasting:
             if not group.settings.get("consumeBroadcastEnable", True):
-                text = f"the consumer group[{name}] can not consume by broadcast way"
+                text = f"the consumer group[{name}] cannot consume by broadcast way"
                 return mapping.failed(ResponseCode.NO_PERMISSION, text)
         return None
 
@@ -233,7 +233,7 @@ class Pulls:
                 info,
                 pull.fields,
                 ResponseCode.SUCCESS,
-                records=in_rocketmq_words(records, whole=bool(pull.fields.whole)),
+                records=as_rocketmq(records, whole=bool(pull.fields.whole)),
                 next_offset=next_offset,
             )
             self._answer(pull.serial, answer)
@@ -255,25 +255,25 @@ class Pulls:
         if next_offset > pull.fields.queue_offset:
             pull = replace(pull, fields=pull.fields.at(next_offset))
         code = mapping.pull_code(info, pull.fields.queue_id, pull.fields.queue_offset)
-        if code == ResponseCode.PULL_NOT_FOUND and self._hold(pull, info):
+        if code == ResponseCode.PULL_NOT_FOUND and self._wait(pull, info):
             return
         if code == ResponseCode.SUCCESS:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
         self._answer(pull.serial, mapping.pull_answer(info, pull.fields, code))
 
-    def _hold(self, pull: Pull, info: TopicInfo) -> bool:
-        if self.draining or not mapping.may_hold(pull.fields):
+    def _wait(self, pull: Pull, info: TopicInfo) -> bool:
+        if self.draining or not mapping.may_wait(pull.fields):
             return False
-        if len(self._held) >= self._limits.holds_per_client_max:
+        if len(self._held) >= self._limits.long_polls_per_client_max:
             return False
         now, until = self._client.context.now(), pull.until
         if until is None:
-            seconds = min(pull.fields.suspend_ms / 1000, self._limits.hold_seconds_max)
+            seconds = min(pull.fields.suspend_ms / 1000, self._limits.long_poll_seconds_max)
             until = now + seconds
         elif until <= now:
             return False
-        held = self._shared.hold(
-            Hold(
+        held = self._shared.long_poll(
+            LongPoll(
                 owner=self,
                 serial=pull.serial,
                 topic=info.name,

@@ -95,7 +95,9 @@ def send(client: Connection, request: Request) -> Answer | None:
         )
     )
     unique = messages[0].properties.get(UNIQUE_KEY) if len(messages) == 1 else None
-    answer = mapping.send_answer(client.port, stored.queue_id, stored.offset, stored.places, unique)
+    answer = mapping.send_answer(
+        client.port, stored.queue_id, stored.offset, stored.positions, unique
+    )
     client.answer_when(stored.position, stored.durability, request, answer)
     return None
 

@@ -10,9 +10,9 @@ from polymq.gateways.rocketmq.mapping import DEAD_LETTER_PREFIX, RETRY_PREFIX, A
 from polymq.gateways.rocketmq.messages import (
     DELAYS,
     BadMessage,
-    kept_flags,
     parse_properties,
     sent_of,
+    stored_flags,
 )
 from polymq.gateways.rocketmq.protocol import Request
 from polymq.gateways.rocketmq.sending import RECONSUME_MAX, Order
@@ -78,7 +78,7 @@ def order_of(record: Record, fields: SendBackFields) -> Order:
         messages=[sent_of(properties, record.body, record.flag)],
         born_ms=record.born_ms,
         queue_id=0,
-        system_flag=kept_flags(record.system_flag),
+        system_flag=stored_flags(record.system_flag),
         reconsume=times + 1,
         reconsume_max=most + 1,
     )

@@ -35,7 +35,7 @@ from polymq.remoting.codes import RequestCode
 from polymq.remoting.group_bodies import ClientCheck, Heartbeat, LockRequest, decode_body
 from polymq.remoting.headers import READER_GROUP, PullFields
 
-NAMES_KEPT_MAX: Final = 4_096
+NAMES_CACHED_MAX: Final = 4_096
 """Topics whose names were decoded: those that clients ask for again and again."""
 NAME_CHARACTERS_MAX: Final = 255
 """More has no stored name, and is not kept."""
@@ -228,7 +228,7 @@ def _name(request: Request) -> str | None:
     return parse_display_name(shown) if shown else _decoded(_topic(request))
 
 
-@lru_cache(maxsize=NAMES_KEPT_MAX)
+@lru_cache(maxsize=NAMES_CACHED_MAX)
 def _decoded(topic: str) -> str | None:
     """The user's name of a topic. None for one that does not tell (a hash stands for it): it is
     looked for among the topics that may be read, so it needs no look here."""

@@ -72,14 +72,14 @@ class Stored:
 
     Attributes:
         offset: of the first message in its queue; 0 for what is delayed.
-        places: the byte positions that the message ids name.
+        positions: the byte positions that the message ids name.
     """
 
     position: Position
     durability: Durability
     queue_id: int
     offset: int
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 _Kind = tuple[str, str | None, int, int, int, int]
@@ -113,7 +113,7 @@ class Sender:
             durability=max(part.durability for part in parts),
             queue_id=queue_id,
             offset=parts[0].offset,
-            places=tuple(place for part in parts for place in part.places),
+            positions=tuple(position for part in parts for position in part.positions),
         )
 
     def _need_topic(self, order: Order) -> tuple[str, int]:
@@ -137,7 +137,9 @@ class Sender:
         due_ms = None if len(messages) > 1 else self._port.delays.deliver_ms(first.properties)
         if order.prepared:
             prepared = self._port.half_messages.prepare(template, batch, 0)
-            placed = Placed(Position(prepared.position), prepared.offset, (prepared.place,))
+            placed = Placed(
+                Position(prepared.position), prepared.offset, (prepared.record_position,)
+            )
         elif due_ms is not None:
             position = self._port.delays.publish_later(template, batch, 0, 1, deliver_ms=due_ms)
             placed = Placed(position, 0, (position,))
@@ -153,7 +155,7 @@ class Sender:
             durability=max(template.durability, least),
             queue_id=queue_id,
             offset=placed.offset,
-            places=placed.places,
+            positions=placed.positions,
         )
 
     def _template(self, name: str, queue_id: int, order: Order, sent: Sent) -> Template:

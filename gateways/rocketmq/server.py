@@ -114,4 +114,4 @@ class Server:
     @property
     def held_count(self) -> int:
         """Pulls that wait for messages."""
-        return len(self._shared.holds)
+        return len(self._shared.long_polls)

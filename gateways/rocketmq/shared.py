@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from polymq.broker.port import BrokerPort
-from polymq.gateways.rocketmq.holds import Hold, Holds
 from polymq.gateways.rocketmq.limits import Limits
 from polymq.gateways.rocketmq.locks import Locks
+from polymq.gateways.rocketmq.long_polls import LongPoll, LongPolls
 from polymq.gateways.rocketmq.mapping import Identity
 from polymq.gateways.rocketmq.members import Members
 from polymq.gateways.rocketmq.resets import Resets
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from polymq.gateways.rocketmq.connection import Connection
     from polymq.gateways.rocketmq.pulling import Pulls
 
-HOLD_TICK_SECONDS = 0.1
+LONG_POLL_TICK_SECONDS = 0.1
 """How late a held pull may notice that its time is up, or that its topic is gone."""
 LEASE_TICK_SECONDS = 10.0
 """How often silent members and locks whose lease ended are looked for: RocketMQ's interval."""
@@ -42,7 +42,7 @@ class Shared:
         self.context = context
         self.limits = limits
         self.identity = identity
-        self.holds: Holds[Pulls] = Holds(limits.holds_max)
+        self.long_polls: LongPolls[Pulls] = LongPolls(limits.long_polls_max)
         self.members: Members[Connection] = Members(
             lambda channel, group: channel.tell_group_changed(group),
             count_max=limits.members_max,
@@ -52,7 +52,7 @@ class Shared:
         self.resets = Resets(count_max=limits.resets_max)
         self.protocol_error_count = 0
         self._watched: set[tuple[str, int]] = set()  # queues that the engine announces
-        self._hold_tick: asyncio.TimerHandle | None = None
+        self._long_poll_tick: asyncio.TimerHandle | None = None
         self._lease_tick: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -61,20 +61,22 @@ class Shared:
 
     def stop(self) -> None:
         """No more looking after anything."""
-        for tick in (self._hold_tick, self._lease_tick):
+        for tick in (self._long_poll_tick, self._lease_tick):
             if tick is not None:
                 tick.cancel()
 
-    def hold(self, hold: Hold[Pulls]) -> bool:
+    def long_poll(self, long_poll: LongPoll[Pulls]) -> bool:
         """Hold a pull; False when there are too many."""
-        if not self.holds.add(hold):
+        if not self.long_polls.add(long_poll):
             return False
-        place = hold.topic, hold.queue_id
-        if place not in self._watched:
-            self._watched.add(place)
-            self.port.queries.when_grown(*place, partial(self._grown, *place))
-        if self._hold_tick is None:
-            self._hold_tick = self.context.call_later(HOLD_TICK_SECONDS, self._look_at_holds)
+        queue = long_poll.topic, long_poll.queue_id
+        if queue not in self._watched:
+            self._watched.add(queue)
+            self.port.queries.when_grown(*queue, partial(self._grown, *queue))
+        if self._long_poll_tick is None:
+            self._long_poll_tick = self.context.call_later(
+                LONG_POLL_TICK_SECONDS, self._look_at_long_polls
+            )
         return True
 
     def _grown(self, topic: str, queue_id: int) -> None:
@@ -82,25 +84,27 @@ class Shared:
         self._release(topic, queue_id)
 
     def _release(self, topic: str, queue_id: int) -> None:
-        for hold in self.holds.take_grown(topic, queue_id):
-            hold.owner.release(hold.serial)
+        for long_poll in self.long_polls.take_grown(topic, queue_id):
+            long_poll.owner.release(long_poll.serial)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Have a group that runs begin anew in a queue."""
         self.resets.put(group, topic, queue_id, offset)
         self._release(topic, queue_id)
 
-    def _look_at_holds(self) -> None:
-        self._hold_tick = None
-        for hold in self.holds.take(self.context.now(), self._ends):
-            hold.owner.release(hold.serial)
-        if self.holds and self._hold_tick is None:
-            self._hold_tick = self.context.call_later(HOLD_TICK_SECONDS, self._look_at_holds)
+    def _look_at_long_polls(self) -> None:
+        self._long_poll_tick = None
+        for long_poll in self.long_polls.take(self.context.now(), self._ends):
+            long_poll.owner.release(long_poll.serial)
+        if self.long_polls and self._long_poll_tick is None:
+            self._long_poll_tick = self.context.call_later(
+                LONG_POLL_TICK_SECONDS, self._look_at_long_polls
+            )
 
     def _ends(self, topic: str) -> tuple[int, ...] | None:
         info = self.port.topics.info(topic)
         if info is None:  # one of this name that comes later has other queues
-            self._watched = {place for place in self._watched if place[0] != topic}
+            self._watched = {queue for queue in self._watched if queue[0] != topic}
             return None
         return info.max_offsets
 

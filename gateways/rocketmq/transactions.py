@@ -66,12 +66,12 @@ def ask_producers(shared: Shared, half: HalfMessage) -> None:
     channel = min(ports, key=lambda one: ports[one].principal.as_owner != half.owner)
     producers[channel] = producers.pop(channel)  # another one's turn next time
     topic = encode_name(half.topic)
-    identity = mapping.message_id(shared.port.queries.store_host, half.place)
+    identity = mapping.message_id(shared.port.queries.store_host, half.record_position)
     unique = half.properties.get(UNIQUE_KEY, identity)
     fields = CheckFields(
         topic=topic,
         tran_state_table_offset=half.offset,
-        commit_log_offset=half.place,
+        commit_log_offset=half.record_position,
         msg_id=unique,
         transaction_id=unique,
         offset_msg_id=identity,
@@ -82,7 +82,7 @@ def ask_producers(shared: Shared, half: HalfMessage) -> None:
         properties=half.properties if half.tag is None else {**half.properties, "TAGS": half.tag},
         body=half.body,
         queue_offset=half.offset,
-        position=half.place,
+        position=half.record_position,
         born_ms=half.born_ms,
         flag=half.flag,
         system_flag=half.system_flag,

@@ -38,11 +38,11 @@ class What(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a book. `who` is a publisher, or a consumer where there is no number."""
+    """One line of a book. `actor` is a publisher, or a consumer where there is no number."""
 
     what: What
     at: float
-    who: str
+    actor: str
     number: int
     note: str
 
@@ -53,10 +53,10 @@ class Book:
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(self, what: What, who: str, number: int = -1, note: str = "") -> None:
+    def write(self, what: What, actor: str, number: int = -1, note: str = "") -> None:
         """Add a line."""
         note = " ".join(note.split())
-        line = f"{what.value} {time.monotonic():.6f} {who} {number} {note}\n"
+        line = f"{what.value} {time.monotonic():.6f} {actor} {number} {note}\n"
         os.write(self._handle, line.encode())
 
 
@@ -85,8 +85,8 @@ class Reader:
 
 def parse_line(text: str) -> Line:
     """A line of a book."""
-    what, at, who, number, note = text.split(" ", 4)
-    return Line(what=What(what), at=float(at), who=who, number=int(number), note=note)
+    what, at, actor, number, note = text.split(" ", 4)
+    return Line(what=What(what), at=float(at), actor=actor, number=int(number), note=note)
 
 
 def read_book(path: Path) -> list[Line]:

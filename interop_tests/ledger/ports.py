@@ -2,7 +2,7 @@
 
 A port that the system picks is one that it may also give to an outgoing connection. While a server
 is down, a client that tries to reach it can be given the server's own port as its source (and even
-connect to itself), and then the server can not start. Below the range of such ports this can not
+connect to itself), and then the server cannot start. Below the range of such ports this cannot
 happen.
 """
 
@@ -12,7 +12,7 @@ import random
 import socket
 from pathlib import Path
 
-DOORS = ("mqtt", "amqp", "http", "rocketmq", "admin")
+LISTENERS = ("mqtt", "amqp", "http", "rocketmq", "admin")
 LOWEST = 10_240
 OUTGOING_DEFAULT = 32_768
 RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -24,7 +24,7 @@ _given: set[int] = set()
 
 
 def lasting_ports() -> dict[str, int]:
-    """Options for `start_server`: a free port for each door, outside the range of outgoing ones."""
+    """Options for `start_server`: a free port for each listener, none of the outgoing ones."""
     highest = OUTGOING_DEFAULT
     if RANGE_FILE.exists():
         highest = int(RANGE_FILE.read_text().split()[0])
@@ -33,8 +33,8 @@ def lasting_ports() -> dict[str, int]:
         port = _chance.randrange(LOWEST, highest)
         if port not in _given and _is_free(port):
             _given.add(port)
-            ports[f"{DOORS[len(ports)]}.port"] = port
-        if len(ports) == len(DOORS):
+            ports[f"{LISTENERS[len(ports)]}.port"] = port
+        if len(ports) == len(LISTENERS):
             return ports
     raise AssertionError("there are no free ports")
 

@@ -72,7 +72,7 @@ class Client:
         self.lines += new
         for line in new:
             self.count[line.what] += 1
-            key = line.who, line.number
+            key = line.actor, line.number
             if line.what is What.SENT:
                 self.sent_at[key] = line.at
             elif line.what is What.ACKED:
@@ -80,9 +80,9 @@ class Client:
             elif line.what is What.GOT:
                 self.got.add(key)
             elif line.what is What.CONNECTED:
-                self.connected.add(line.who)
+                self.connected.add(line.actor)
             elif line.what is What.DISCONNECTED:
-                self.connected.discard(line.who)
+                self.connected.discard(line.actor)
         return new
 
     def unacked_at(self, moment: float) -> int:
@@ -95,7 +95,7 @@ class Client:
             if line.at < moment:
                 break
             if line.what is What.UNKNOWN:
-                count += self.sent_at[line.who, line.number] < moment
+                count += self.sent_at[line.actor, line.number] < moment
         return count
 
     def wait(self, condition: Callable[[Client], bool], seconds: float, text: str) -> None:

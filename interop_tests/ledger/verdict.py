@@ -56,7 +56,7 @@ class Published:
     def add(self, lines: Iterable[Line]) -> None:
         """Take in a book."""
         for line in lines:
-            key = line.who, line.number
+            key = line.actor, line.number
             if line.what is What.SENT:
                 self.sent.add(key)
             elif line.what is What.ACKED:
@@ -64,7 +64,7 @@ class Published:
             elif line.what is What.UNKNOWN:
                 self.unknown[key] += 1
             elif line.what is What.DISCONNECTED:
-                self.losses[line.who] += 1
+                self.losses[line.actor] += 1
             elif line.what is What.REFUSED:
                 self.refused.append(line)
 
@@ -81,13 +81,13 @@ def judge_log(published: Published, log: Sequence[Key]) -> Faults:
     _judge_order(log, faults)
     last: dict[str, int] = {}
     backwards: Counter[str] = Counter()
-    for who, number in log:
-        if number <= last.get(who, -1):
-            backwards[who] += 1
-        last[who] = number
+    for actor, number in log:
+        if number <= last.get(actor, -1):
+            backwards[actor] += 1
+        last[actor] = number
     faults.add(
         "publishers whose messages go back more often than they lost their connection",
-        (who for who, count in backwards.items() if count > published.losses[who]),
+        (actor for actor, count in backwards.items() if count > published.losses[actor]),
     )
     return faults
 
@@ -98,10 +98,10 @@ def judge_consumer(published: Published, log: Counter[Key], lines: Sequence[Line
     faults.add("corrupt", (line.note for line in lines if line.what is What.CORRUPT))
     faults.add("refused", (line.note for line in lines if line.what is What.REFUSED))
     got = [line for line in lines if line.what is What.GOT]
-    _judge_contents(published, Counter((line.who, line.number) for line in got), faults)
-    _judge_order([(line.who, line.number) for line in got], faults)
+    _judge_contents(published, Counter((line.actor, line.number) for line in got), faults)
+    _judge_order([(line.actor, line.number) for line in got], faults)
     for connection in _by_connection(lines):
-        fresh = Counter((line.who, line.number) for line in connection if line.note != "again")
+        fresh = Counter((line.actor, line.number) for line in connection if line.note != "again")
         faults.add(
             "unflagged repeats on one connection",
             (key for key, count in fresh.items() if count > log[key]),
@@ -112,7 +112,9 @@ def judge_consumer(published: Published, log: Counter[Key], lines: Sequence[Line
 def unflagged_repeats(log: Counter[Key], lines: Sequence[Line]) -> list[Key]:
     """What a consumer got again without being told that it may be a repeat."""
     fresh = Counter(
-        (line.who, line.number) for line in lines if line.what is What.GOT and line.note != "again"
+        (line.actor, line.number)
+        for line in lines
+        if line.what is What.GOT and line.note != "again"
     )
     return [key for key, count in fresh.items() if count > log[key]]
 
@@ -142,8 +144,8 @@ def _judge_order(keys: Iterable[Key], faults: Faults) -> None:
         if key in seen:
             continue
         seen.add(key)
-        who, number = key
-        if number < last.get(who, -1):
-            wrong.append((*key, f"after {last[who]}"))
-        last[who] = number
+        actor, number = key
+        if number < last.get(actor, -1):
+            wrong.append((*key, f"after {last[actor]}"))
+        last[actor] = number
     faults.add("reordered", wrong)

@@ -241,9 +241,9 @@ class Ledger:
     def figures(self) -> str:
         """How much was done."""
         outcomes = Counter(one.outcome.value for one in self.sent.values())
-        told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+        reported = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
         notes = ", ".join(f"{count} {name}" for name, count in sorted(self.notes.items()))
-        return f"{len(self.sent)} sent ({told}); {notes}"
+        return f"{len(self.sent)} sent ({reported}); {notes}"
 
 
 def settle(messages: Iterable[Sent], outcome: Outcome) -> None:

@@ -20,7 +20,7 @@ from interop_tests.mqtt_raw_client import Publish, RawClient
 
 BURST = 8
 DELAY_SECONDS = (1, 3)
-LIFE_SECONDS = 5.0
+TTL_SECONDS = 5.0
 RETAINED = "model_retained"
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
 SUCCESS = 0
@@ -178,9 +178,9 @@ class AmqpPublisher(Publisher):
     def publish(self) -> None:
         for _ in range(self.chance.randint(1, BURST)):
             expires = self.chance.random() < 0.1
-            life = LIFE_SECONDS if expires else 0.0
-            sent, body = self.message(expires=time.time() + life + 1.0 if expires else 0.0)
-            expiration = str(int(life * 1000)) if expires else None
+            lifetime = TTL_SECONDS if expires else 0.0
+            sent, body = self.message(expires=time.time() + lifetime + 1.0 if expires else 0.0)
+            expiration = str(int(lifetime * 1000)) if expires else None
             properties = pika.BasicProperties(delivery_mode=2, expiration=expiration)
             try:
                 self._channel.basic_publish(TOPIC, key_of(self.name), body, properties)
@@ -285,9 +285,9 @@ class RocketmqPublisher(Publisher):
         sent, body = self.message(due=time.time() + seconds if seconds else 0.0)
         publish = partial(self._client.publish, TOPIC, body, TAGS=key_of(self.name))
         answer = publish(DELAY="1") if seconds else publish()
-        self._told(sent, answer)
+        self._answered(sent, answer)
 
-    def _told(self, sent: Sent, answer: remoting.Frame) -> bool:
+    def _answered(self, sent: Sent, answer: remoting.Frame) -> bool:
         if answer.code == SUCCESS:
             sent.outcome = Outcome.ACKED
             return True

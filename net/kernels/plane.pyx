@@ -101,7 +101,7 @@ cdef extern from *:
     int getsockname(int fd, sockaddr *address, socklen_t *size) nogil
     int getsockopt(int fd, int level, int name, void *value, socklen_t *size) nogil
     int setsockopt(int fd, int level, int name, const void *value, socklen_t size) nogil
-    Py_ssize_t recv(int fd, void *place, size_t size, int flags) nogil
+    Py_ssize_t recv(int fd, void *memory, size_t size, int flags) nogil
     Py_ssize_t send(int fd, const void *data, size_t size, int flags) nogil
     Py_ssize_t sendmsg(int fd, const msghdr *message, int flags) nogil
     const char *inet_ntop(int family, const void *address, char *text, socklen_t size) nogil
@@ -159,7 +159,7 @@ cdef class Watched(Wire):
         return 0
 
     cdef int enter(self, Plane plane, int fd) except -1:
-        """Take the descriptor's place in the table."""
+        """Take the descriptor's memory in the table."""
         cdef list table = plane.table
         self.plane = plane
         self.fd = fd
@@ -301,8 +301,8 @@ cdef class PlaneTransport(Watched):
     cdef int read(self) except -1:
         cdef Py_ssize_t size, count
         cdef Stream stream = self.stream
-        cdef char* place = stream.room(&size)
-        count = recv(self.fd, place, size, 0)
+        cdef char* memory = stream.room(&size)
+        count = recv(self.fd, memory, size, 0)
         if count > 0:
             return stream.received(count)
         if count == 0:

@@ -247,40 +247,40 @@ cdef class Stream:
 
     cdef char* room(self, Py_ssize_t *size) except NULL:
         """Where the next bytes have to go, and how many may come."""
-        cdef Py_ssize_t kept
+        cdef Py_ssize_t rest_size
         cdef char* shared
         if self.own is None:
             shared = PyByteArray_AS_STRING(self.context.buffer)
-            kept = PyBytes_GET_SIZE(self.rest)
-            if kept <= SHARED // 2:
-                if kept:
-                    memcpy(shared, PyBytes_AS_STRING(self.rest), kept)
-                size[0] = SHARED - kept
-                return shared + kept
-            self.own = bytearray(4 * kept)
-            memcpy(PyByteArray_AS_STRING(self.own), PyBytes_AS_STRING(self.rest), kept)
-            self.filled = kept
+            rest_size = PyBytes_GET_SIZE(self.rest)
+            if rest_size <= SHARED // 2:
+                if rest_size:
+                    memcpy(shared, PyBytes_AS_STRING(self.rest), rest_size)
+                size[0] = SHARED - rest_size
+                return shared + rest_size
+            self.own = bytearray(4 * rest_size)
+            memcpy(PyByteArray_AS_STRING(self.own), PyBytes_AS_STRING(self.rest), rest_size)
+            self.filled = rest_size
             self.rest = b""
         else:
-            kept = PyByteArray_GET_SIZE(self.own)
-            if kept - self.filled < SHARED // 4:
-                PyByteArray_Resize(self.own, 2 * kept)
-                memset(PyByteArray_AS_STRING(self.own) + kept, 0, kept)
+            rest_size = PyByteArray_GET_SIZE(self.own)
+            if rest_size - self.filled < SHARED // 4:
+                PyByteArray_Resize(self.own, 2 * rest_size)
+                memset(PyByteArray_AS_STRING(self.own) + rest_size, 0, rest_size)
         size[0] = PyByteArray_GET_SIZE(self.own) - self.filled
         return PyByteArray_AS_STRING(self.own) + self.filled
 
     cdef int received(self, Py_ssize_t count) except -1:
         """So many bytes are where `room` said."""
-        cdef Py_ssize_t kept, end, used
+        cdef Py_ssize_t rest_size, end, used
         if self.closing:
             return 0
         if self.own is not None:
             self.filled += count
             return self.consume_own()
-        kept = PyBytes_GET_SIZE(self.rest)
-        end = kept + count
+        rest_size = PyBytes_GET_SIZE(self.rest)
+        end = rest_size + count
         if self.shortcut is not None and self.took_shortcut(end):
-            if kept:
+            if rest_size:
                 self.rest = b""
             return 0
         used = self.consume(self.context.buffer, 0, end)
@@ -290,7 +290,7 @@ cdef class Stream:
             self.rest = PyBytes_FromStringAndSize(
                 PyByteArray_AS_STRING(self.context.buffer) + used, end - used
             )
-        elif kept:
+        elif rest_size:
             self.rest = b""
         return 0
 

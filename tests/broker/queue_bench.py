@@ -91,10 +91,12 @@ def consume(
 ) -> tuple[MessagesConsumer, QueueConsumer]:
     """A consumer that has got what there is."""
     consumer = MessagesConsumer(credit)
-    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER, **settings)
-    hold.ready()
+    registration = broker.port.queues.consume(
+        name, consumer, exclusive=False, owner=OWNER, **settings
+    )
+    registration.ready()
     broker.step()
-    return consumer, hold
+    return consumer, registration
 
 
 def ready(broker: Broker, name: str) -> int:
@@ -103,8 +105,8 @@ def ready(broker: Broker, name: str) -> int:
 
 def look(broker: Broker, name: str) -> list[bytes]:
     """The bodies that are ready, in order, taken out."""
-    consumer, hold = consume(broker, name)
-    hold.cancel()
+    consumer, registration = consume(broker, name)
+    registration.cancel()
     for offset, _, _ in consumer.got:
-        hold.settle(offset, 1)
+        registration.settle(offset, 1)
     return consumer.bodies

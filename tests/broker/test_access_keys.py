@@ -100,14 +100,14 @@ def test_a_removed_key_is_worth_nothing_and_ends_only_what_came_with_it(people: 
     """A user's other programs, and those that came by password, go on."""
     users = people.engine.users
     users.add_access_key("ann", OTHER_KEY, OTHER_SECRET)
-    told: list[str] = []
+    reported: list[str] = []
     others: list[str] = []
     port = people.port.admission.for_principal("ann")
-    port.principal.enter(told.append, access_key=KEY, address=ADDRESS)
+    port.principal.enter(reported.append, access_key=KEY, address=ADDRESS)
     port.principal.enter(others.append, access_key=OTHER_KEY, address=ADDRESS)
     port.principal.enter(others.append)
     users.remove_access_key("ann", KEY)
-    assert told == ["its access key was removed"]
+    assert reported == ["its access key was removed"]
     assert others == []
     refused(lambda: signer(people), Reason.NOT_AUTHENTICATED)
     assert signer(people, OTHER_KEY, OTHER_SECRET) == "ann"

@@ -11,7 +11,7 @@ from polymq.broker.routing.patterns import Trie
 
 NAME = "queue"
 KEYS = st.sampled_from([("", NAME, "{}"), ("", "other", "{}"), ("x", NAME, "{}"), ("x", "k", "1")])
-WORDS = st.sampled_from([(NAME,), ("x", NAME), ("topic", "tag")])
+TEXTS = st.sampled_from([(NAME,), ("x", NAME), ("topic", "tag")])
 
 
 class Bound:
@@ -25,7 +25,7 @@ class Bound:
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(st.booleans(), KEYS, WORDS)))
+@given(st.lists(st.tuples(st.booleans(), KEYS, TEXTS)))
 def test_bindings_are_a_dictionary(
     steps: list[tuple[bool, tuple[str, str, str], tuple[str, ...]]],
 ) -> None:

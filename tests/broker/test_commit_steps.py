@@ -107,13 +107,13 @@ def test_consumers_that_leave_between_two_steps_change_nothing(broker: Broker) -
         "all", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
     )
     names = [f"q{number}" for number in range(QUEUES_MANY - 1)]
-    holds = []
+    registrations = []
     for name in names:
         engine.port.queues.declare(
             name, durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
         )
         engine.port.exchanges.bind_queue(name, "all", "", {}, owner=None)
-        holds.append(engine.exchanges.queues[name].group.add(SpyConsumer(credit=0)))
+        registrations.append(engine.exchanges.queues[name].group.add(SpyConsumer(credit=0)))
     broker.step()
     assert len(names) * CONSUMER_COST > SHOWN_AT_ONCE
     route = engine.port.exchanges.route("all", "")
@@ -122,8 +122,8 @@ def test_consumers_that_leave_between_two_steps_change_nothing(broker: Broker) -
     flushed(broker)
     counts = [engine.exchanges.queues[name].group.ready_count for name in names]
     assert set(counts) == {0, 1}
-    for hold in holds:
-        hold.cancel()
+    for registration in registrations:
+        registration.cancel()
     broker.step()
     assert {engine.exchanges.queues[name].group.ready_count for name in names} == {1}
 
@@ -163,18 +163,18 @@ def test_a_message_to_many_persistent_sessions_is_handed_out_in_steps(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They share a queue. Those that come and go between two steps change nothing."""
-    told: list[str] = []
+    reported: list[str] = []
     plain_arrived = SessionGroup.arrived
 
     def arrived(self: SessionGroup, run: Committed, first: int) -> None:
-        told.append(self.session.client_id if self.session is not None else "")
+        reported.append(self.session.client_id if self.session is not None else "")
         plain_arrived(self, run, first)
 
     monkeypatch.setattr(SessionGroup, "arrived", arrived)
     sessions, links = durable_sessions(broker, SESSIONS)
     broker.publish(broker.template("a"), b"1")
     flushed(broker)
-    assert 0 < len(told) <= SHOWN_AT_ONCE // SESSION_COST
+    assert 0 < len(reported) <= SHOWN_AT_ONCE // SESSION_COST
     sessions[0].unsubscribe(("a",))
     sessions[-1].unsubscribe(("a",))
     late, late_link = connect(broker, "late")
@@ -186,8 +186,8 @@ def test_a_message_to_many_persistent_sessions_is_handed_out_in_steps(
     assert links[-1].bodies == []
     assert {tuple(link.bodies) for link in links[1:-1]} == {(b"1", b"2")}
     assert late_link.bodies == [b"2"]
-    assert told.count("c1") == 2
-    assert f"c{SESSIONS - 1}" not in told
+    assert reported.count("c1") == 2
+    assert f"c{SESSIONS - 1}" not in reported
 
 
 def test_a_message_to_a_queue_whose_readers_have_all_left(broker: Broker) -> None:

@@ -15,18 +15,18 @@ def test_one_consumer_is_served_alone_until_it_leaves(broker: Broker) -> None:
     """x-single-active-consumer: the next in order of subscription takes over, and gets what the
     first gave back, in order."""
     declare(broker, "q", x_single_active_consumer=True)
-    first, first_hold = consume(broker, "q", credit=2)
-    second, second_hold = consume(broker, "q")
+    first, first_registration = consume(broker, "q", credit=2)
+    second, second_registration = consume(broker, "q")
     third, _ = consume(broker, "q")
     publish(broker, "q", b"1", b"2", b"3")
     broker.step()
     assert (first.bodies, second.bodies, third.bodies) == ([b"1", b"2"], [], [])
-    first_hold.cancel()
-    first_hold.requeue(0, 2)
+    first_registration.cancel()
+    first_registration.requeue(0, 2)
     broker.step()
     assert second.bodies == [b"1", b"2", b"3"]
-    second_hold.settle(0, 3)
-    second_hold.cancel()
+    second_registration.settle(0, 3)
+    second_registration.cancel()
     publish(broker, "q", b"4")
     broker.step()
     assert third.bodies == [b"4"]
@@ -35,12 +35,12 @@ def test_one_consumer_is_served_alone_until_it_leaves(broker: Broker) -> None:
 def test_a_takeover_needs_no_new_message(broker: Broker) -> None:
     """What waits goes to the next at once."""
     declare(broker, "q", x_single_active_consumer=True)
-    _, hold = consume(broker, "q", credit=0)
+    _, registration = consume(broker, "q", credit=0)
     second, _ = consume(broker, "q")
     publish(broker, "q", b"1")
     broker.step()
     assert second.bodies == []
-    hold.cancel()
+    registration.cancel()
     broker.step()
     assert second.bodies == [b"1"]
 
@@ -48,34 +48,34 @@ def test_a_takeover_needs_no_new_message(broker: Broker) -> None:
 def test_what_the_former_still_holds_comes_first(broker: Broker) -> None:
     """It was cancelled, and keeps messages: some are settled, the others come back to the next."""
     declare(broker, "q", x_single_active_consumer=True)
-    first, first_hold = consume(broker, "q", credit=3)
+    first, first_registration = consume(broker, "q", credit=3)
     second, _ = consume(broker, "q")
     publish(broker, "q", b"1", b"2", b"3", b"4")
     broker.step()
     assert first.bodies == [b"1", b"2", b"3"]
-    first_hold.cancel()
+    first_registration.cancel()
     broker.step()
-    first_hold.settle(1, 1)
+    first_registration.settle(1, 1)
     broker.step()
-    first_hold.requeue(0, 1)
+    first_registration.requeue(0, 1)
     publish(broker, "q", b"5")
     broker.step()
     assert second.bodies == []
-    first_hold.requeue(2, 1)
+    first_registration.requeue(2, 1)
     broker.step()
     assert second.bodies == [b"1", b"3", b"4", b"5"]
 
 
 def test_the_last_acknowledgement_of_the_former_lets_the_next_begin(broker: Broker) -> None:
     declare(broker, "q", x_single_active_consumer=True)
-    _, first_hold = consume(broker, "q", credit=1)
+    _, first_registration = consume(broker, "q", credit=1)
     second, _ = consume(broker, "q")
     publish(broker, "q", b"1", b"2")
     broker.step()
-    first_hold.cancel()
+    first_registration.cancel()
     broker.step()
     assert second.bodies == []
-    first_hold.settle(0, 1)
+    first_registration.settle(0, 1)
     broker.step()
     assert second.bodies == [b"2"]
 
@@ -153,13 +153,13 @@ def test_consumers_with_a_higher_priority_come_first(broker: Broker) -> None:
 def test_priority_does_not_replace_a_single_active_consumer(broker: Broker) -> None:
     """It decides who is next."""
     declare(broker, "q", x_single_active_consumer=True)
-    first, hold = consume(broker, "q")
+    first, registration = consume(broker, "q")
     second, _ = consume(broker, "q")
     third, _ = consume(broker, "q", priority=5)
     publish(broker, "q", b"1")
     broker.step()
-    hold.settle(0, 1)
-    hold.cancel()
+    registration.settle(0, 1)
+    registration.cancel()
     publish(broker, "q", b"2")
     broker.step()
     assert (first.bodies, second.bodies, third.bodies) == ([b"1"], [], [b"2"])

@@ -228,10 +228,10 @@ def test_who_watches_hears_of_what_is_ready_and_no_longer_there() -> None:
     cursor.take(6, 10)
     cursor.requeue(1, 2)
     cursor.requeue(4, 2)
-    told: list[tuple[int, int, int]] = []
-    cursor.watch = lambda first, count, sign: told.append((first, count, sign))
+    reported: list[tuple[int, int, int]] = []
+    cursor.watch = lambda first, count, sign: reported.append((first, count, sign))
     assert cursor.skip_to(2) == 1
     assert cursor.skip_to(4) == 1
     assert cursor.skip_to(5) == 1
     assert cursor.skip_to(8) == 3
-    assert told == [(1, 1, -1), (2, 1, -1), (4, 1, -1), (5, 1, -1), (6, 2, -1)]
+    assert reported == [(1, 1, -1), (2, 1, -1), (4, 1, -1), (5, 1, -1), (6, 2, -1)]

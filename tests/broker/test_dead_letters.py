@@ -22,10 +22,10 @@ def two_queues(broker: Broker, **arguments: Any) -> None:
 
 
 def reject_all(broker: Broker, name: str) -> None:
-    consumer, hold = consume(broker, name)
-    hold.cancel()
+    consumer, registration = consume(broker, name)
+    registration.cancel()
     for offset, _, _ in consumer.got:
-        hold.reject(offset, 1)
+        registration.reject(offset, 1)
     broker.step()
 
 
@@ -34,8 +34,8 @@ def test_a_rejected_message_goes_to_the_dead_letter_exchange(broker: Broker) -> 
     two_queues(broker)
     publish(broker, "work", b"one", b"two", colour="red")
     broker.step(2.0)
-    consumer, hold = consume(broker, "work")
-    hold.reject(0, 2)
+    consumer, registration = consume(broker, "work")
+    registration.reject(0, 2)
     broker.step()
     assert ready(broker, "work") == 0
     dead, _ = consume(broker, "dead")
@@ -165,11 +165,11 @@ def test_a_crash_keeps_the_message_or_its_dead_letter(tmp_path: Path, with_state
     two_queues(broker)
     publish(broker, "work", b"1", b"2", b"3")
     broker.step(1.0)
-    _, hold = consume(broker, "work")
+    _, registration = consume(broker, "work")
     broker.step(1.0)
-    hold.reject(0, 1)
+    registration.reject(0, 1)
     broker.loop.run()
-    hold.reject(2, 1)  # appended in memory, and lost
+    registration.reject(2, 1)  # appended in memory, and lost
     broker.kill()
     broker.open()
     assert ready(broker, "work") == 2
@@ -194,9 +194,9 @@ def test_a_full_disk_keeps_dead_letters_until_there_is_room(broker: Broker) -> N
     two_queues(broker)
     publish(broker, "work", b"x")
     broker.step()
-    consumer, hold = consume(broker, "work")
+    consumer, registration = consume(broker, "work")
     broker.engine.core.full = True
-    hold.reject(0, 1)
+    registration.reject(0, 1)
     broker.loop.run(0.5)
     assert ready(broker, "work") == ready(broker, "dead") == 0
     broker.engine.core.full = False

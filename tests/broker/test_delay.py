@@ -38,10 +38,10 @@ def declare(broker: Broker, name: str) -> None:
 
 def consume(broker: Broker, name: str, credit: int = 100_000) -> tuple[SpyConsumer, QueueConsumer]:
     consumer = SpyConsumer(credit)
-    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
-    hold.ready()
+    registration = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
+    registration.ready()
     broker.step()
-    return consumer, hold
+    return consumer, registration
 
 
 def template(broker: Broker, queue: str, **properties: str) -> Template:
@@ -113,8 +113,8 @@ def test_a_released_message_is_as_it_was_published(broker: Broker) -> None:
         def deliver(self, delivery: Delivery) -> None:
             got.extend(delivery.messages())
 
-    hold = engine.port.queues.consume("q", Reader(), exclusive=False, owner=OWNER)
-    hold.ready()
+    registration = engine.port.queues.consume("q", Reader(), exclusive=False, owner=OWNER)
+    registration.ready()
     engine.port.delays.publish_later(made, batch_of(b"match point"), 0, 1, delay_ms=5000)
     broker.step(6)
     (message,) = got
@@ -246,12 +246,12 @@ def test_one_very_late_message_holds_nothing(tmp_path: Path, way: str) -> None:
     make = partial(Broker, tmp_path / "data", delay_watch_ms=1000)
     broker = make(delay_window_max=50) if way == "window" else make(delay_lag_bytes_max=20_000)
     declare(broker, "q")
-    consumer, hold = consume(broker, "q")
+    consumer, registration = consume(broker, "q")
     later(broker, "q", 30 * 24 * HOUR, b"next month")
     for number in range(400):
         later(broker, "q", 0.5, b"%d" % number)
         broker.step(0.5)
-    group = broker.engine.delays._kept.group
+    group = broker.engine.delays._timed.group
     assert group is not None
     assert group.queue.index.end_offset - group.cursor.floor < 100
     entry = group.queue.index.read_hot(group.cursor.floor, 1) or group.queue.index.read_cold(
@@ -259,7 +259,7 @@ def test_one_very_late_message_holds_nothing(tmp_path: Path, way: str) -> None:
     )
     assert broker.store.log.appended - int.from_bytes(entry[:8], "big") < 60_000
     assert broker.engine.delays.waiting_count <= 2
-    hold.settle(0, 400)
+    registration.settle(0, 400)
     broker.step(1)
     broker.kill()
     broker.open()
@@ -366,7 +366,7 @@ def test_what_the_watermark_took_is_not_missed(broker: Broker) -> None:
     for number in range(4):
         later(broker, "q", 5, b"%d" % number)
     broker.step(1)
-    group = broker.engine.delays._kept.group
+    group = broker.engine.delays._timed.group
     assert group is not None
     broker.engine.core.journal.write({"op": "drop", "g": [[group.number, 2]]})
     broker.step(5)
@@ -435,14 +435,14 @@ def test_the_snapshot_of_a_window_with_many_holes_is_small(tmp_path: Path) -> No
     for number in range(3000):
         later(broker, "q", 5 if number % 2 else 5000, b"%d" % number)
     broker.step(6)
-    group = broker.engine.delays._kept.group
+    group = broker.engine.delays._timed.group
     assert group is not None
     assert len(str(group.cursor.snapshot())) < 1000
     broker.restart()
     assert broker.engine.delays.waiting_count == 1500
-    consumer, hold = consume(broker, "q")
+    consumer, registration = consume(broker, "q")
     assert len(consumer.got) == 1500
-    hold.settle(0, 1500)
+    registration.settle(0, 1500)
     broker.step(5000)
     assert consumer.bodies[1500:] == [b"%d" % number for number in range(0, 3000, 2)]
     broker.stop()
@@ -481,7 +481,7 @@ def test_a_flipped_bit_in_an_entry_makes_no_message_early_or_lost(tmp_path: Path
     for number in range(3):
         later(broker, "q", 50 + number, b"%d" % number)
     broker.step(1)
-    group = broker.engine.delays._kept.group
+    group = broker.engine.delays._timed.group
     assert group is not None
     path = broker.directory / "consumequeue" / str(group.queue.number) / f"{0:020d}"
     broker.stop()
@@ -507,14 +507,14 @@ def test_a_message_that_the_wheel_has_too_early_goes_back_and_comes_once(broker:
     for number in range(4):
         later(broker, "q", 5 + number // 2, b"%d" % number)
     broker.step(1)
-    kept = broker.engine.delays._kept
-    assert kept.group is not None
-    entries = kept.group.queue.index.read_hot(0, 4)
+    stored = broker.engine.delays._timed
+    assert stored.group is not None
+    entries = stored.group.queue.index.read_hot(0, 4)
     assert entries is not None
-    kept.wheel = Wheel()
+    stored.wheel = Wheel()
     now = broker.loop.clock_ms()
     for number in range(4):
-        kept.wheel.add(now + 1, entries[20 * number : 20 * number + 20], number, now)
+        stored.wheel.add(now + 1, entries[20 * number : 20 * number + 20], number, now)
     broker.engine.delays._arm()
     broker.step(3)
     assert consumer.bodies == []

@@ -62,17 +62,17 @@ def test_nothing_is_refused_before_anything_is_known() -> None:
 
 def test_watchers_are_told_of_each_change_once() -> None:
     disk = Disk(segment_bytes=GIB, settings=MARKS)
-    told: list[str] = []
-    disk.watch(told.append)
+    reported: list[str] = []
+    disk.watch(reported.append)
     for free in (5000, 1500, 1000, 999, 500, 1000, 1099):
         disk.measured(free, 100_000)
-    assert len(told) == 1  # a little more than the reserve has to be free
-    assert "nearly full" in told[0]
+    assert len(reported) == 1  # a little more than the reserve has to be free
+    assert "nearly full" in reported[0]
     disk.met_full()
     disk.measured(1100, 100_000)
-    assert len(told) == 1
+    assert len(reported) == 1
     disk.wrote()
-    assert told[1:] == [""]
+    assert reported[1:] == [""]
 
 
 def test_publishers_are_refused_below_the_reserve_and_taken_above_it(broker: Broker) -> None:
@@ -108,9 +108,9 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
         with pytest.raises(Refused) as refusal:
             refused()
         assert refusal.value.reason is Reason.STORAGE_FULL
-    spy, hold = consume(broker, "q", 2)
+    spy, registration = consume(broker, "q", 2)
     assert spy.bodies == [b"1", b"2"]
-    hold.settle(0, 2)
+    registration.settle(0, 2)
     session.acknowledged(1, len(link.bodies))
     session.unsubscribe(("t", REST))
     engine.port.queues.purge("gone", owner=None)
@@ -170,8 +170,8 @@ def test_retention_is_early_where_it_has_a_limit(broker: Broker) -> None:
     fill(broker, 4)
     assert broker.tidy(wanted_bytes=1 << 30) > 0
     assert first_offset(broker, "kept") == 0
-    assert broker.engine.retention.hold is not None
-    assert broker.engine.retention.hold[1:] == ("topic", "kept")
+    assert broker.engine.retention.holder is not None
+    assert broker.engine.retention.holder[1:] == ("topic", "kept")
 
 
 def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None:
@@ -187,24 +187,24 @@ def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None
     broker.stop()
     broker.disk_settings = DiskSettings(reserve_bytes=1000, early_bytes=2000, drop_oldest=True)
     broker.open()
-    _, hold = consume(broker, "q", 3)
+    _, registration = consume(broker, "q", 3)
     assert broker.tidy(wanted_bytes=2 * SEGMENT) == 2 * SEGMENT
     dropped = {name: lost for _, name, lost in broker.engine.retention.drops}
     assert set(dropped) == {"q", "c"}
     assert dropped["q"] == dropped["c"] - 3  # three were with the consumer
     assert sum(dropped.values()) == broker.engine.retention.dropped_count
-    hold.settle(0, 1)  # late news of what is gone does no harm
-    hold.cancel()
-    hold.requeue(1, 2)
+    registration.settle(0, 1)  # late news of what is gone does no harm
+    registration.cancel()
+    registration.requeue(1, 2)
     for again in (False, True):
         if again:
             broker.kill()
             broker.open()
             assert broker.engine.retention.dropped_count == 0
-        spy, hold = consume(broker, "q", 100_000)
+        spy, registration = consume(broker, "q", 100_000)
         assert len(spy.got) == count - dropped["c"]
-        hold.cancel()
-        hold.requeue(spy.got[0][0], len(spy.got))
+        registration.cancel()
+        registration.requeue(spy.got[0][0], len(spy.got))
 
 
 def test_delayed_messages_hold_and_are_not_dropped(broker: Broker) -> None:
@@ -220,8 +220,8 @@ def test_delayed_messages_hold_and_are_not_dropped(broker: Broker) -> None:
     broker.step(1)
     fill(broker, 5, "other")
     assert broker.tidy(wanted_bytes=2 * SEGMENT) == 0
-    assert broker.engine.retention.hold is not None
-    assert broker.engine.retention.hold.kind == "system"
+    assert broker.engine.retention.holder is not None
+    assert broker.engine.retention.holder.kind == "system"
     broker.restart()
     broker.step(3_601)
     assert consume(broker, "q")[0].bodies == [b"later"]
@@ -276,14 +276,14 @@ def test_a_log_that_fails_while_it_is_appended_to_stops_the_engine(
 ) -> None:
     """A new segment could not be made: publishers are told, and whoever has to know; from then on
     everything is refused before it is tried."""
-    told: list[StorageFailed] = []
-    broker.port.storage.when_failed(told.append)
+    reported: list[StorageFailed] = []
+    broker.port.storage.when_failed(reported.append)
     template = broker.template("t")
     broker.publish(template, b"x")
     broker.step()
 
     def fail(*values: object, **options: object) -> None:
-        raise StorageFailed("the next segment can not be made")
+        raise StorageFailed("the next segment cannot be made")
 
     with monkeypatch.context() as patch:
         patch.setattr(broker.store.log, "append_run", fail)
@@ -291,6 +291,6 @@ def test_a_log_that_fails_while_it_is_appended_to_stops_the_engine(
             with pytest.raises(Refused) as refused:
                 broker.port.delays.publish_later(template, batch_of(b"y"), 0, 1)
             assert refused.value.reason is Reason.READ_ONLY
-    assert len(told) == 1
+    assert len(reported) == 1
     with pytest.raises(Refused):
         broker.publish(template, b"z")

@@ -20,7 +20,7 @@ def look(broker: Broker, position: int, *, before: int = 0, disks: int = 2) -> D
     )
 
 
-def place(broker: Broker) -> int:
+def offset(broker: Broker) -> int:
     """The end of the log, on the disk."""
     broker.step(1)
     return broker.store.log.written
@@ -29,12 +29,12 @@ def place(broker: Broker) -> int:
 def test_what_waited_for_two_disks_was_promised_up_to_the_position(broker: Broker) -> None:
     """Messages and changes of state before it, and none behind it."""
     broker.port.topics.create("t", 1)
-    start = place(broker)
+    start = offset(broker)
     broker.publish(broker.template("t"), b"1", b"2")
-    middle = place(broker)
+    middle = offset(broker)
     broker.publish(broker.template("t"), b"3")
     broker.port.topics.create("u", 1)
-    end = place(broker)
+    end = offset(broker)
     found = look(broker, start, before=middle)
     assert (found.messages, found.changes, found.promised) == (3, 1, 2)
     assert (found.promised_from, found.position, found.end) == (start, start, end)
@@ -51,9 +51,9 @@ def test_a_topic_has_a_number_of_its_own(broker: Broker) -> None:
     broker.port.topics.create("two", 1, {"min_in_sync": "2"})
     broker.port.topics.create("cached", 1, {"min_in_sync": "2", "durability": "page_cache"})
     for topic, promised in (("one", 1), ("two", 0), ("cached", 1)):
-        start = place(broker)
+        start = offset(broker)
         broker.publish(broker.template(topic), b"1")
-        place(broker)
+        offset(broker)
         assert look(broker, start).promised == promised, topic
         assert look(broker, start, disks=1).promised == promised, topic
 
@@ -61,9 +61,9 @@ def test_a_topic_has_a_number_of_its_own(broker: Broker) -> None:
 def test_the_least_number_that_the_broker_had_counts(broker: Broker) -> None:
     """It is noted in the file; settings may be others by now."""
     broker.port.topics.create("t", 1)
-    start = place(broker)
+    start = offset(broker)
     broker.publish(broker.template("t"), b"1")
-    place(broker)
+    offset(broker)
     assert look(broker, start, disks=2).promised == 0
     assert look(broker, start, disks=1).promised == 1
 
@@ -73,13 +73,13 @@ def test_a_topic_that_changed_or_went_was_another_one_before(broker: Broker) -> 
     for number, change in enumerate(("set", "delete", "nothing")):
         name = f"t{number}"
         broker.port.topics.create(name, 1)
-        start = place(broker)
+        start = offset(broker)
         broker.publish(broker.template(name), b"1")
         if change == "set":
             broker.port.topics.set(name, {"min_in_sync": "2"})
         elif change == "delete":
             broker.port.topics.delete(name)
-        place(broker)
+        offset(broker)
         found = look(broker, start)
         assert found.promised == (change != "nothing"), change
         assert found.promised_from == (start if found.promised else -1)
@@ -88,13 +88,13 @@ def test_a_topic_that_changed_or_went_was_another_one_before(broker: Broker) -> 
 
 def test_acks_and_epochs_are_nobodys_promise(broker: Broker) -> None:
     """They may come again after any crash."""
-    start = place(broker)
+    start = offset(broker)
     broker.engine.core.journal.write({"op": "acks", "g": []})
     broker.engine.core.journal.write({"op": "acked", "t": []})  # of retained messages
     broker.engine.core.journal.write({"op": "replayed", "g": 0})  # that all of them were sent
     broker.store.restate_epochs()
     broker.engine.core.appended()
-    place(broker)
+    offset(broker)
     found = look(broker, start, before=EVERYTHING, disks=1)
     assert (found.messages, found.changes, found.promised) == (0, 0, 0)
     assert found.end > start

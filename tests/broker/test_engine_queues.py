@@ -32,10 +32,10 @@ def publish(broker: Broker, exchange: str, key: str, *bodies: bytes) -> None:
 
 def consume(broker: Broker, name: str, credit: int = 1000) -> tuple[SpyConsumer, QueueConsumer]:
     consumer = SpyConsumer(credit)
-    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
-    hold.ready()
+    registration = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
+    registration.ready()
     broker.step()
-    return consumer, hold
+    return consumer, registration
 
 
 def test_a_message_reaches_a_waiting_consumer_after_the_flush(broker: Broker) -> None:
@@ -55,10 +55,10 @@ def test_a_queue_keeps_what_comes_before_its_consumer(broker: Broker) -> None:
     bodies = [b"%d" % n for n in range(50)]
     publish(broker, "", "orders", *bodies)
     broker.step()
-    consumer, hold = consume(broker, "orders", credit=7)
+    consumer, registration = consume(broker, "orders", credit=7)
     assert consumer.bodies == bodies[:7]
     consumer.left = 1000
-    hold.ready()
+    registration.ready()
     broker.step()
     assert consumer.bodies == bodies
 
@@ -66,11 +66,11 @@ def test_a_queue_keeps_what_comes_before_its_consumer(broker: Broker) -> None:
 def test_requeued_messages_come_again_before_new_ones(broker: Broker) -> None:
     """nack with requeue: the old place in the order, the redelivered flag set."""
     declare(broker, "q")
-    consumer, hold = consume(broker, "q", credit=4)
+    consumer, registration = consume(broker, "q", credit=4)
     publish(broker, "", "q", b"a", b"b", b"c", b"d", b"e")
     broker.step()
-    hold.requeue(2, 1)
-    hold.requeue(0, 1)
+    registration.requeue(2, 1)
+    registration.requeue(0, 1)
     consumer.left = 10
     broker.step()
     assert consumer.got[4:] == [(0, b"a", True), (2, b"c", True), (4, b"e", False)]
@@ -79,10 +79,10 @@ def test_requeued_messages_come_again_before_new_ones(broker: Broker) -> None:
 def test_one_requeued_message_comes_before_what_arrives(broker: Broker) -> None:
     """The consumer has credit again only when the next message comes: live delivery gives way."""
     declare(broker, "q")
-    consumer, hold = consume(broker, "q", credit=1)
+    consumer, registration = consume(broker, "q", credit=1)
     publish(broker, "", "q", b"a")
     broker.step()
-    hold.requeue(0, 1)
+    registration.requeue(0, 1)
     broker.step()
     consumer.left = 10
     publish(broker, "", "q", b"b")
@@ -165,9 +165,9 @@ def test_queues_and_acks_survive(tmp_path: Path, way: str, with_state_db: bool) 
     broker.port.exchanges.bind_queue("q", "t", "a.#", {}, owner=OWNER)
     publish(broker, "t", "a.b", *[b"%d" % n for n in range(6)])
     broker.step()
-    consumer, hold = consume(broker, "q", credit=4)
-    hold.settle(0, 1)
-    hold.settle(2, 1)
+    consumer, registration = consume(broker, "q", credit=4)
+    registration.settle(0, 1)
+    registration.settle(2, 1)
     broker.step(1.0)
     if way == "stop":
         broker.stop()
@@ -251,8 +251,8 @@ def test_auto_delete_queues_go_with_their_last_consumer(broker: Broker) -> None:
     """Not before it had one."""
     declare(broker, "q", auto_delete=True)
     assert broker.port.queues.info("q", owner=OWNER).consumer_count == 0
-    _, hold = consume(broker, "q")
-    hold.cancel()
+    _, registration = consume(broker, "q")
+    registration.cancel()
     with pytest.raises(Refused):
         broker.port.queues.info("q", owner=OWNER)
 

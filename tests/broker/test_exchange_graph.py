@@ -180,9 +180,9 @@ def test_rows_of_one_run_go_different_ways_and_keep_their_order(broker: Broker) 
     publish(broker, "work", b"3", colour="blue")
     publish(broker, "work", b"4", colour="red")
     broker.step()
-    consumer, hold = consume(broker, "work")
+    consumer, registration = consume(broker, "work")
     for offset, _, _ in consumer.got:
-        hold.reject(offset, 1)
+        registration.reject(offset, 1)
     broker.step()
     assert look(broker, "red") == [b"1", b"2", b"4"]
 
@@ -467,7 +467,15 @@ KINDS = {"t": "topic", "d": "direct", "f": "fanout", "h": "headers", "a": "topic
 QUEUES = ("q1", "q2", "q3", "q4")
 KEYS = ("", "a", "a.b", "t1.a", "#", "*.b", "t2.#")
 HEADERS: tuple[Mapping[str, Any], ...] = ({}, {"c": 1}, {"c": 2}, {"c": 1, "d": "x"})
-PLACES = (("t1", "a"), ("t1", "a.b"), ("t2", "a"), ("d1", "a"), ("f1", ""), ("h1", ""), ("h2", "a"))
+ADDRESSES = (
+    ("t1", "a"),
+    ("t1", "a.b"),
+    ("t2", "a"),
+    ("d1", "a"),
+    ("f1", ""),
+    ("h1", ""),
+    ("h2", "a"),
+)
 
 
 class Model:
@@ -553,18 +561,18 @@ def test_routes_agree_with_a_model_after_every_change(
         arguments = headers if KINDS[source[0]] == "headers" else {}
         text = wanted if arguments or KINDS[source[0]] == "headers" else ""
         if chance.random() < 0.5:
-            target, place = chance.choice(QUEUES), model.bindings
+            target, source_exchange = chance.choice(QUEUES), model.bindings
             add: Change = partial(engine.port.exchanges.bind_queue, owner=OWNER)
             remove: Change = partial(engine.port.exchanges.unbind_queue, owner=OWNER)
         else:
-            target, place = chance.choice(EXCHANGES), model.links
+            target, source_exchange = chance.choice(EXCHANGES), model.links
             add = engine.port.exchanges.bind_exchange
             remove = engine.port.exchanges.unbind_exchange
         entry = (target, source, key, text)
-        adds = entry not in place
+        adds = entry not in source_exchange
         (add if adds else remove)(target, source, key, arguments)
-        (place.add if adds else place.remove)(entry)
-        for where in PLACES:
+        (source_exchange.add if adds else source_exchange.remove)(entry)
+        for where in ADDRESSES:
             route = routes.get(where)
             if route is None or route.evicted:
                 found = engine.port.exchanges.route(*where)

@@ -75,12 +75,12 @@ def test_a_message_expires_at_the_head_only(broker: Broker) -> None:
     publish(broker, "q", b"for ever")
     broker.step(1.0)
     assert ready(broker, "q") == 3
-    consumer, hold = consume(broker, "q", credit=1)
+    consumer, registration = consume(broker, "q", credit=1)
     assert consumer.bodies == [b"long"]
     broker.step(0.1)
     assert ready(broker, "q") == 1
     consumer.left = 10
-    hold.ready()
+    registration.ready()
     broker.step()
     assert consumer.bodies == [b"long", b"for ever"]
 
@@ -90,17 +90,17 @@ def test_nothing_is_delivered_after_its_time(broker: Broker) -> None:
     declare(broker, "q", x_message_ttl=500)
     publish(broker, "q", b"1", b"2", b"3")
     broker.step()
-    consumer, hold = consume(broker, "q", credit=2)
+    consumer, registration = consume(broker, "q", credit=2)
     assert consumer.bodies == [b"1", b"2"]
     broker.loop.now += 1.0  # the timer has had no chance
     consumer.left = 10
-    hold.requeue(0, 2)
-    hold.ready()
+    registration.requeue(0, 2)
+    registration.ready()
     broker.step()
     assert consumer.bodies == [b"1", b"2"]
     assert ready(broker, "q") == 0
     publish(broker, "q", b"4")
-    hold.cancel()
+    registration.cancel()
     broker.step()
     broker.loop.now += 1.0
     answers: list[object] = []
@@ -116,10 +116,10 @@ def test_what_was_requeued_without_a_consumer_expires(broker: Broker) -> None:
     declare(broker, "q", x_message_ttl=500)
     publish(broker, "q", b"1")
     broker.step()
-    _, hold = consume(broker, "q")
-    hold.cancel()
+    _, registration = consume(broker, "q")
+    registration.cancel()
     broker.step(0.2)
-    hold.requeue(0, 1)
+    registration.requeue(0, 1)
     broker.step(0.299)
     assert ready(broker, "q") == 1
     broker.step(0.001)
@@ -129,12 +129,12 @@ def test_what_was_requeued_without_a_consumer_expires(broker: Broker) -> None:
 def test_what_comes_back_may_expire_before_what_was_waited_for(broker: Broker) -> None:
     """The one timer of the queue goes forward, too."""
     declare(broker, "q")
-    _, hold = consume(broker, "q", credit=1)
+    _, registration = consume(broker, "q", credit=1)
     publish(broker, "q", b"short", ttl_ms=1000)
     publish(broker, "q", b"long", ttl_ms=10_000)
     broker.step(0.2)
-    hold.cancel()
-    hold.requeue(0, 1)
+    registration.cancel()
+    registration.requeue(0, 1)
     broker.step(0.7)
     assert ready(broker, "q") == 2
     broker.step(0.101)
@@ -219,12 +219,12 @@ def test_a_retry_queue_brings_a_rejected_message_back(broker: Broker) -> None:
     publish(broker, "work", b"job")
     broker.step()
     for attempt in range(1, 5):
-        consumer, hold = consume(broker, "work")
+        consumer, registration = consume(broker, "work")
         (message,) = consumer.messages
         deaths = history_of(message.properties).deaths
         assert [d.count for d in deaths] == [attempt - 1] * len(deaths)
-        hold.reject(message.consumer_offset, 1)
-        hold.cancel()
+        registration.reject(message.consumer_offset, 1)
+        registration.cancel()
         broker.step(0.9)
         assert (ready(broker, "work"), ready(broker, "wait")) == (0, 1)
         broker.step(0.2)
@@ -309,9 +309,9 @@ def test_a_queue_that_is_not_used_goes(broker: Broker) -> None:
     broker.step(0.9)
     broker.port.queues.get("q", lambda delivery, holder, left: holder.requeue(0, 1), owner=OWNER)
     broker.step(0.9)
-    _, hold = consume(broker, "q")
+    _, registration = consume(broker, "q")
     broker.step(60.0)
-    hold.cancel()
+    registration.cancel()
     broker.step(0.99)
     assert "q" in broker.engine.exchanges.queues
     broker.step(0.01)

@@ -44,14 +44,14 @@ def end(
     *,
     commit: bool,
     producer: str = "P",
-    place: int = -1,
+    record_position: int = -1,
     decider: Decider | None = None,
 ) -> int | Reason:
     """What the decision is answered with."""
     answers: list[int | Refused] = []
     broker.port.half_messages.end(
         half.offset,
-        half.place if place < 0 else place,
+        half.record_position if record_position < 0 else record_position,
         producer=producer,
         commit=commit,
         callback=answers.append,
@@ -75,7 +75,7 @@ class Named:
 
 
 class Asked:
-    """The door that asks producers."""
+    """The listener that asks producers."""
 
     def __init__(self, broker: Broker) -> None:
         self.halves: list[HalfMessage] = []
@@ -125,7 +125,9 @@ def test_who_may_decide(broker: Broker) -> None:
     declare(broker)
     half = prepare(broker, b"x")
     assert end(broker, half._replace(offset=7), commit=True) is Reason.NOT_FOUND
-    assert end(broker, half, commit=True, place=half.place + 1) is Reason.NOT_FOUND
+    assert (
+        end(broker, half, commit=True, record_position=half.record_position + 1) is Reason.NOT_FOUND
+    )
     assert end(broker, half, commit=True, producer="Q") is Reason.FORBIDDEN
     consumer = consume(broker)
     assert consumer.bodies == []
@@ -144,9 +146,9 @@ def test_a_silent_producer_is_asked(broker: Broker) -> None:
     assert asked.take() == []
     broker.step(0.2)
     (found,) = asked.halves
-    assert (found.offset, found.place, found.topic, found.tag) == (
+    assert (found.offset, found.record_position, found.topic, found.tag) == (
         half.offset,
-        half.place,
+        half.record_position,
         "q",
         None,
     )
@@ -293,7 +295,7 @@ def test_decisions_from_the_disk_come_in_any_order(broker: Broker) -> None:
     answers: list[int | Refused] = []
     for commit in (True, False, True):
         broker.port.half_messages.end(
-            half.offset, half.place, producer="P", commit=commit, callback=answers.append
+            half.offset, half.record_position, producer="P", commit=commit, callback=answers.append
         )
     assert (len(waiting), answers) == (1, [])
     reading.read = read  # type: ignore[method-assign]
@@ -350,7 +352,7 @@ def test_a_half_message_belongs_to_the_user_who_prepared_it(broker: Broker) -> N
 
 def test_as_many_ends_are_remembered_as_there_is_room_for(tmp_path: Path) -> None:
     """An older one is told only what is sure: that it is too late for a rollback."""
-    broker = Broker(tmp_path / "data", half_ends_kept_max=2)
+    broker = Broker(tmp_path / "data", half_ends_cached_max=2)
     declare(broker)
     halves = [prepare(broker, b"x") for _ in range(3)]
     for half in halves:

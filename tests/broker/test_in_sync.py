@@ -74,36 +74,36 @@ def test_a_point_moves_when_it_is_on_the_disk_how_far() -> None:
     nobody waits it moves at once; after another broker leads it moves no more."""
     commits = CommitPoints(0)
     replicas = Replicas(commits)
-    kept: list[tuple[int, Callable[[], None]]] = []
-    replicas.keep = lambda position, done: kept.append((position, done))
+    stored: list[tuple[int, Callable[[], None]]] = []
+    replicas.keep = lambda position, done: stored.append((position, done))
     commits.advance(FLUSHED, 1000)
     replicas.acked("a", 10)
-    assert (commits.points[IN_SYNC], kept) == (10, [])
+    assert (commits.points[IN_SYNC], stored) == (10, [])
     acked: list[int] = []
     for position in (20, 30, 40, 90, 99):
         commits.when(position, IN_SYNC, acked.append, position)
     for position in (20, 30, 40):
         replicas.acked("a", position)
     assert not acked
-    assert [position for position, _ in kept] == [20]
-    kept[0][1]()
+    assert [position for position, _ in stored] == [20]
+    stored[0][1]()
     assert acked == [20]
-    assert [position for position, _ in kept] == [20, 40]
-    kept[1][1]()
+    assert [position for position, _ in stored] == [20, 40]
+    stored[1][1]()
     assert acked == [20, 30, 40]
     replicas.flushed(1000)
-    assert len(kept) == 2
+    assert len(stored) == 2
     replicas.acked("a", 95)
     replicas.acked("a", 99)
     replicas.lost("a")
     replicas.acked("b", 50)  # what was reached with the one that is gone stays reached
-    kept[2][1]()
+    stored[2][1]()
     assert acked == [20, 30, 40, 90]
-    assert [position for position, _ in kept] == [20, 40, 95, 99]
+    assert [position for position, _ in stored] == [20, 40, 95, 99]
     replicas.resign()
-    kept[3][1]()
+    stored[3][1]()
     assert acked == [20, 30, 40, 90]
-    assert len(kept) == 4
+    assert len(stored) == 4
 
 
 def test_weaker_messages_wait_behind_stronger_ones(broker: Broker) -> None:
@@ -273,14 +273,14 @@ def test_a_number_of_disks_is_checked(broker: Broker) -> None:
 def test_who_ships_the_log_is_told_of_a_write_and_of_its_flush(broker: Broker) -> None:
     """A slave may get what is written, and has to hear how far the master is on the disk."""
     core = broker.engine.core
-    told: list[tuple[int, int]] = []
-    core.on_written = lambda: told.append((core.log.written, core.commits.points[FLUSHED]))
+    reported: list[tuple[int, int]] = []
+    core.on_written = lambda: reported.append((core.log.written, core.commits.points[FLUSHED]))
     before = core.log.written
     broker.publish(broker.template("sensors", "room1"), b"21")
     broker.loop.run()
     end = core.log.written
     assert end > before
-    assert told[-1] == (end, told[0][1])
-    assert told[-1][1] < end
+    assert reported[-1] == (end, reported[0][1])
+    assert reported[-1][1] < end
     broker.flush()
-    assert told[-1] == (end, end)
+    assert reported[-1] == (end, end)

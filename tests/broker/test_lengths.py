@@ -51,15 +51,15 @@ def test_a_bound_of_zero_is_for_waiting_consumers_only(broker: Broker) -> None:
 def test_unacknowledged_messages_do_not_count_until_they_come_back(broker: Broker) -> None:
     """RabbitMQ's order: what is given back into a full queue is its head, and goes first."""
     declare(broker, "q", x_max_length=2)
-    consumer, hold = consume(broker, "q", credit=2)
+    consumer, registration = consume(broker, "q", credit=2)
     publish(broker, "q", b"a", b"b")
     broker.step()
     publish(broker, "q", b"c", b"d")
     broker.step()
     assert ready(broker, "q") == 2
-    hold.requeue(0, 2)
+    registration.requeue(0, 2)
     broker.step()
-    hold.cancel()
+    registration.cancel()
     assert look(broker, "q") == [b"c", b"d"]
     assert consumer.bodies == [b"a", b"b"]
 
@@ -111,7 +111,7 @@ def test_bytes_are_counted_through_everything_that_happens(broker: Broker, durab
     assert lengths is not None
     rng = random.Random(5)
     consumer = MessagesConsumer(0)
-    hold = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
+    registration = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
     held: list[int] = []
     for _ in range(400):
         match rng.randrange(6):
@@ -120,11 +120,11 @@ def test_bytes_are_counted_through_everything_that_happens(broker: Broker, durab
                 publish(broker, "q", *bodies)
             case 2:
                 consumer.left = rng.randrange(4)
-                hold.ready()
+                registration.ready()
             case 3 if held:
-                hold.requeue(held.pop(rng.randrange(len(held))), 1)
+                registration.requeue(held.pop(rng.randrange(len(held))), 1)
             case 4 if held:
-                hold.settle(held.pop(rng.randrange(len(held))), 1)
+                registration.settle(held.pop(rng.randrange(len(held))), 1)
             case 5 if rng.randrange(10) == 0:
                 broker.port.queues.purge("q", owner=OWNER)
         broker.step()
@@ -186,12 +186,12 @@ def test_a_full_queue_refuses_what_does_not_fit(broker: Broker) -> None:
     assert offer(broker, "q", b"6") == 1
     broker.step()
     assert ready(broker, "q") == 3
-    consumer, hold = consume(broker, "q", credit=1)
-    hold.settle(0, 1)
+    consumer, registration = consume(broker, "q", credit=1)
+    registration.settle(0, 1)
     assert offer(broker, "q", b"7", b"8") == 1
     broker.step()
     consumer.left = 9
-    hold.ready()
+    registration.ready()
     broker.step()
     assert consumer.bodies == [b"1", b"2", b"3", b"7"]
     assert offer(broker, "q", b"9") == 0
@@ -294,19 +294,19 @@ def test_the_least_important_give_way_first(broker: Broker, seed: int, in_bytes:
         x_dead_letter_routing_key="dead",
         **bound,
     )
-    kept: list[tuple[int, int]] = []  # (priority, number), as they stand
+    stored: list[tuple[int, int]] = []  # (priority, number), as they stand
     gone: list[int] = []
     for number in range(60):
         # Zero has no property and makes a smaller record, so bytes are compared without it.
         priority = chance.randint(1 if in_bytes else 0, 4)
         publish(broker, "q", b"%03d" % number, priority=priority)
         broker.step()
-        kept.append((priority, number))
-        if len(kept) > 6:
-            kept.sort()
-            gone.append(kept.pop(0)[1])
-        assert ready(broker, "q") == len(kept)
-    order = sorted(kept, key=lambda one: (-one[0], one[1]))
+        stored.append((priority, number))
+        if len(stored) > 6:
+            stored.sort()
+            gone.append(stored.pop(0)[1])
+        assert ready(broker, "q") == len(stored)
+    order = sorted(stored, key=lambda one: (-one[0], one[1]))
     assert look(broker, "q") == [b"%03d" % number for _, number in order]
     assert look(broker, "dead") == [b"%03d" % number for number in gone]
 
@@ -316,12 +316,12 @@ def test_what_comes_back_counts_again_with_its_priority(broker: Broker) -> None:
     publish(broker, "q", b"low1", b"low2", priority=1)
     publish(broker, "q", b"high", priority=4)
     broker.step()
-    consumer, hold = consume(broker, "q")
-    hold.cancel()
+    consumer, registration = consume(broker, "q")
+    registration.cancel()
     publish(broker, "q", b"mid1", b"mid2", priority=2)
     broker.step()
     for offset, _, _ in consumer.got:
-        hold.requeue(offset, 1)
+        registration.requeue(offset, 1)
     broker.step()
     assert look(broker, "q") == [b"high", b"mid1", b"mid2"]
 

@@ -40,14 +40,14 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_end(broker: Broker, 
     offset that a consumer may have seen is never given again."""
     declare(broker, "q")
     fill(broker)
-    spy, hold = consume(broker, "q", 10_000)
+    spy, registration = consume(broker, "q", 10_000)
     count = len(spy.got)
-    hold.settle(0, count // 2)
+    registration.settle(0, count // 2)
     fill(broker, 1, "other")  # the last messages of `t` are not alone in their segment
     age(broker)
     fill(broker, 3, "other")
     assert broker.tidy() >= SEGMENT  # writes a snapshot of the state
-    hold.settle(count // 2, count - count // 2)
+    registration.settle(count // 2, count - count // 2)
     before = broker.engine.retention.deleted_bytes
     steps = broker.engine.retention.round()
     result = None
@@ -82,8 +82,8 @@ def test_a_bookmark_leads_to_the_snapshot_and_is_only_a_hint(
     where the bookmark is of no use; the state is the same."""
     make_everything(broker)
     fill(broker)
-    _, hold = consume(broker, "q1")
-    hold.settle(1, 1)
+    _, registration = consume(broker, "q1")
+    registration.settle(1, 1)
     broker.step(1)
     age(broker)
     for queue in ("q1", "q2", broker.port.queues.subscription_queue("webhook")):
@@ -91,9 +91,9 @@ def test_a_bookmark_leads_to_the_snapshot_and_is_only_a_hint(
     broker.port.sessions.connect("device", clean=True, link=SpyLink(), principal="u")
     fill(broker, 3)
     assert broker.tidy() > 0
-    place = broker.store.bookmark()
-    assert place is not None
-    assert place > broker.store.log.start + SEGMENT
+    found = broker.store.bookmark()
+    assert found is not None
+    assert found > broker.store.log.start + SEGMENT
     before = state_of(broker)
     broker.stop()
     (broker.directory / "state.db").unlink()
@@ -105,7 +105,7 @@ def test_a_bookmark_leads_to_the_snapshot_and_is_only_a_hint(
         data[15] ^= 4
         path.write_bytes(bytes(data))
     elif bookmark == "of no record":
-        write_bookmark(broker.files, str(broker.directory), place + 8)
+        write_bookmark(broker.files, str(broker.directory), found + 8)
     elif bookmark == "too old":
         write_bookmark(broker.files, str(broker.directory), 8)
     replayed: list[int] = []
@@ -129,10 +129,10 @@ def test_damage_before_the_snapshot_does_not_keep_a_start_without_state_db(broke
     assert broker.tidy() > 0
     declare(broker, "q")
     broker.step(1)
-    place = broker.store.bookmark()
+    found = broker.store.bookmark()
     start = broker.store.log.start
-    assert place is not None
-    assert place > start + 4096
+    assert found is not None
+    assert found > start + 4096
     broker.stop()
     (broker.directory / "state.db").unlink()
     segment = broker.directory / "commitlog" / f"{start:020d}"

@@ -92,16 +92,16 @@ def test_a_queue_loses_nothing_and_topics_lose_nothing_in_vain(broker: Broker) -
     fill(broker, 10)
     retention = broker.engine.retention
     broker.tidy()
-    assert retention.hold is not None
-    assert retention.hold[1:] == ("queue", "work")
+    assert retention.holder is not None
+    assert retention.holder[1:] == ("queue", "work")
     assert size_of(broker) > LIMIT
     assert retention.excess_bytes > 0
     assert first_offset(broker) <= count
     trimmed = retention.trimmed_count
     broker.tidy()
     assert retention.trimmed_count == trimmed  # it stays so until the queue lets go
-    spy, hold = consume(broker, "work", credit=10_000)
-    hold.settle(0, len(spy.got))
+    spy, registration = consume(broker, "work", credit=10_000)
+    registration.settle(0, len(spy.got))
     broker.step(1)
     broker.tidy()
     assert size_of(broker) <= LIMIT
@@ -117,8 +117,8 @@ def test_a_topic_that_keeps_for_ever_loses_nothing(broker: Broker) -> None:
     retention = broker.engine.retention
     assert ends(broker, "audit") == (0, 1)
     assert first_offset(broker) <= count  # more would free nothing
-    assert retention.hold is not None
-    assert retention.hold[1:] == ("topic", "audit")
+    assert retention.holder is not None
+    assert retention.holder[1:] == ("topic", "audit")
     assert size_of(broker) > LIMIT
     broker.port.topics.set("audit", {"retention_seconds": "1000000"})
     broker.tidy()

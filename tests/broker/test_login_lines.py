@@ -26,13 +26,13 @@ def test_lines_take_turns_by_address_and_by_user() -> None:
 def test_a_full_line_refuses_the_last_of_the_address_that_has_the_most() -> None:
     """Of its users the one that has the most; the newcomer itself if it is from there."""
     lines = Lines(4)
-    kept = [attempt("a", "x"), attempt("a", "y"), attempt("a", "y"), attempt("b", "x")]
-    for one in kept:
+    stored = [attempt("a", "x"), attempt("a", "y"), attempt("a", "y"), attempt("b", "x")]
+    for one in stored:
         lines.add(one)
     again = attempt("a", "z")
     assert lines.add(again) is again
-    assert lines.add(attempt("c", "x")) is kept[2]
-    assert lines.add(attempt("d", "x")) is kept[1]
+    assert lines.add(attempt("c", "x")) is stored[2]
+    assert lines.add(attempt("d", "x")) is stored[1]
     last = attempt("b", "y")
     assert lines.add(last) is last  # all have one now
     assert len(lines) == 4

@@ -76,12 +76,12 @@ def test_without_users_everybody_is_who_they_say(broker: Broker) -> None:
     assert broker.port.admission.for_principal("ann") is broker.port
 
 
-def test_the_first_user_closes_the_door(broker: Broker) -> None:
+def test_the_first_user_closes_the_listener(broker: Broker) -> None:
     """And tells those that came in before it."""
-    told: list[str] = []
-    broker.port.principal.enter(told.append)
+    reported: list[str] = []
+    broker.port.principal.enter(reported.append)
     add_user(broker, "ann")
-    assert told == ["this server has users from now on: log in"]
+    assert reported == ["this server has users from now on: log in"]
     assert refusal(login(broker, None, None)).reason is Reason.NOT_AUTHENTICATED
     assert refusal(login(broker, "bob", b"x")).text == WRONG
     assert login(broker, "ann") == ["ann"]
@@ -101,7 +101,7 @@ def test_a_rule_for_anonymous_lets_nobodies_in(broker: Broker) -> None:
     assert refusal(login(broker, "anonymous", b"")).text == WRONG
 
 
-def test_a_door_to_the_outside_lets_nobody_in_before_there_are_users(tmp_path: Path) -> None:
+def test_a_listener_to_the_outside_lets_nobody_in_before_there_are_users(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data")
     broker.engine.admission._strangers = False
     refused = refusal(login(broker, None, None))
@@ -313,7 +313,7 @@ def test_guesses_at_the_same_time_are_counted_too(broker: Broker) -> None:
 
 @pytest.mark.usefixtures("fast")
 def test_failures_are_kept_for_so_many_only(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "data", login_failures_kept_max=10)
+    broker = Broker(tmp_path / "data", login_failures_cached_max=10)
     add_user(broker, "ann")
     for number in range(100):
         login(broker, f"user{number}", b"x")
@@ -537,7 +537,7 @@ def test_an_address_that_tries_many_users_is_slowed(broker: Broker) -> None:
 
 def test_the_tables_of_addresses_are_bounded(tmp_path: Path) -> None:
     """However many addresses fail, or log in."""
-    broker = Broker(tmp_path / "data", login_failures_kept_max=10, login_proven_max=10)
+    broker = Broker(tmp_path / "data", login_failures_cached_max=10, login_proven_max=10)
     add_user(broker, "ann")
     login(broker, "ann", address="10.1.0.0")
     logins = broker.engine.logins

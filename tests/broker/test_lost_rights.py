@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polymq.broker.accounts.quotas import Quotas
-from polymq.broker.admission.rights import TOLD_MAX
+from polymq.broker.admission.rights import LOGGED_MAX
 from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE
 from polymq.broker.port import REST, Reason, Refused
 from polymq.broker.sessions.session import END_STEPS
@@ -143,7 +143,7 @@ def test_a_subscription_made_while_others_end_gets_each_message_once(people: Bro
 def test_a_session_whose_log_takes_nothing_is_told_to_go(
     people: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may not be resumed with a subscription that can not be ended."""
+    """It may not be resumed with a subscription that cannot be ended."""
     allow(people, "ann", "subscribe", "a")
     session, _ = connect(port_of(people, "ann"), people, "c")
     session.subscribe(("a",), 1)
@@ -163,7 +163,7 @@ def test_the_log_has_some_lines_about_what_a_client_lost_or_may_not_have(
     people: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many filters there are: a client chooses their number."""
-    count = 2 * TOLD_MAX
+    count = 2 * LOGGED_MAX
     allow(people, "ann", "subscribe", "#")
     session, _ = connect(port_of(people, "ann", "c"), people, "c")
     for number in range(count):
@@ -176,7 +176,7 @@ def test_the_log_has_some_lines_about_what_a_client_lost_or_may_not_have(
     with caplog.at_level(logging.INFO, "polymq.audit"):
         session, _ = connect(port_of(people, "ann", "c"), people, "c")
         ended = [record for record in caplog.records if record.message == "subscription ended"]
-        assert len(ended) == TOLD_MAX
+        assert len(ended) == LOGGED_MAX
         session, _ = connect(port_of(people, "ann", "d"), people, "d")
         caplog.clear()
         for number in range(count):

@@ -82,12 +82,12 @@ def move(
 
 def read(broker: Broker, name: str) -> list[Message]:
     consumer = MessagesConsumer()
-    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
-    hold.ready()
+    registration = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
+    registration.ready()
     broker.step()
-    hold.cancel()
+    registration.cancel()
     for message in consumer.messages:
-        hold.requeue(message.consumer_offset, 1)
+        registration.requeue(message.consumer_offset, 1)
     return consumer.messages
 
 
@@ -284,17 +284,19 @@ def test_a_replacement_from_a_gateway_makes_no_kind_of_its_own(broker: Broker) -
     publish(broker, "a", b"1", b"2")
     broker.step()
     consumer = MessagesConsumer()
-    hold = broker.port.queues.consume("a", consumer, exclusive=False, owner=OWNER)
-    hold.ready()
+    registration = broker.port.queues.consume("a", consumer, exclusive=False, owner=OWNER)
+    registration.ready()
     broker.step()
     template = broker.port.topics.template(
         broker.port.topics.route("dead", None), properties={"why": "x"}
     )
     declare(broker, "dead")
     for offset in (0, 1):
-        broker.port.transactions.publish_settling(template, batch_of(b"dead"), 0, hold, offset)
+        broker.port.transactions.publish_settling(
+            template, batch_of(b"dead"), 0, registration, offset
+        )
     broker.step()
-    hold.cancel()
+    registration.cancel()
     dead = MessagesConsumer()
     broker.port.queues.consume("dead", dead, exclusive=False, owner=OWNER).ready()
     broker.step()

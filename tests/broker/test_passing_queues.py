@@ -34,10 +34,10 @@ def passing(
 
 def take(broker: Broker, name: str, owner: object = None) -> tuple[MessagesConsumer, QueueConsumer]:
     consumer = MessagesConsumer()
-    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=owner)
-    hold.ready()
+    registration = broker.port.queues.consume(name, consumer, exclusive=False, owner=owner)
+    registration.ready()
     broker.step()
-    return consumer, hold
+    return consumer, registration
 
 
 def topics(broker: Broker) -> list[str]:
@@ -89,8 +89,8 @@ def test_what_was_confirmed_survives_a_crash(broker: Broker) -> None:
     name = passing(broker, "q", auto_delete=True)
     publish(broker, name, b"1", b"2", b"3")
     broker.step()
-    _, hold = take(broker, name)
-    hold.settle(0, 1)
+    _, registration = take(broker, name)
+    registration.settle(0, 1)
     broker.step(1.0)
     for _ in range(2):
         broker.kill()
@@ -105,9 +105,9 @@ def test_what_was_confirmed_survives_a_crash(broker: Broker) -> None:
 
 def test_subscribers_of_other_protocols_get_it_under_its_name(broker: Broker) -> None:
     name = passing(broker, "q", exclusive=True)
-    live, kept = SpyLink(), SpyLink()
+    live, stored = SpyLink(), SpyLink()
     connect: Callable[..., Any] = broker.port.sessions.connect
-    for link, client, clean in ((live, "live", True), (kept, "kept", False)):
+    for link, client, clean in ((live, "live", True), (stored, "kept", False)):
         session = connect(client, clean=clean, link=link, principal="")
         broker.step()
         session.resume()
@@ -115,8 +115,8 @@ def test_subscribers_of_other_protocols_get_it_under_its_name(broker: Broker) ->
     broker.step()
     publish(broker, name, b"1")
     broker.step()
-    for link in (live, kept):
-        assert [(place, body) for place, body, *_ in link.publishes] == [("q", b"1")]
+    for link in (live, stored):
+        assert [(topic_name, body) for topic_name, body, *_ in link.publishes] == [("q", b"1")]
     assert topics(broker) == []
 
 
@@ -166,8 +166,8 @@ def test_dead_letters_from_and_to_such_queues(broker: Broker) -> None:
     name = passing(broker, "q", auto_delete=True, arguments=arguments)
     publish(broker, name, b"1")
     broker.step()
-    _, hold = take(broker, name)
-    hold.reject(0, 1)
+    _, registration = take(broker, name)
+    registration.reject(0, 1)
     broker.step()
     consumer, _ = take(broker, "dead")
     assert consumer.bodies == [b"1"]

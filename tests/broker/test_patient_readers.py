@@ -35,7 +35,7 @@ def test_a_read_is_made_again_until_there_is_a_descriptor(short: Exception) -> N
     later: list[Callable[[], None]] = []
     outcomes: list[Any] = [short, short, b"message"]
     readers = PatientReaders(Threads(), lambda _seconds, callback: later.append(callback))
-    told: list[tuple[Any, Exception | None]] = []
+    reported: list[tuple[Any, Exception | None]] = []
 
     def read() -> bytes:
         outcome = outcomes.pop(0)
@@ -43,24 +43,24 @@ def test_a_read_is_made_again_until_there_is_a_descriptor(short: Exception) -> N
             raise outcome
         return bytes(outcome)
 
-    readers.submit(read, lambda *answer: told.append(answer))
-    assert not told
+    readers.submit(read, lambda *answer: reported.append(answer))
+    assert not reported
     later.pop()()
-    assert not told
+    assert not reported
     later.pop()()
-    assert told == [(b"message", None)]
+    assert reported == [(b"message", None)]
     assert readers.repeated_count == 2
 
 
 def test_every_other_error_is_told() -> None:
     readers = PatientReaders(Threads(), lambda *_: pytest.fail("tried again"))
-    told: list[Exception | None] = []
+    reported: list[Exception | None] = []
 
     def read() -> bytes:
         raise CorruptRecord(7, "damaged")
 
-    readers.submit(read, lambda _, error: told.append(error))
-    assert [str(error) for error in told] == ["record at 7: damaged"]
+    readers.submit(read, lambda _, error: reported.append(error))
+    assert [str(error) for error in reported] == ["record at 7: damaged"]
 
 
 def test_what_was_read_is_free_at_once() -> None:

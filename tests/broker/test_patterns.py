@@ -29,13 +29,13 @@ def defined(pattern: Address, address: Address) -> bool:
     """Whether a message matches, as MQTT and AMQP define it."""
 
     @cache
-    def from_here(at: int, place: int) -> bool:
+    def from_here(at: int, index: int) -> bool:
         if at == len(pattern):
-            return place == len(address)
+            return index == len(address)
         if pattern[at] == REST:
-            return from_here(at + 1, place) or (place < len(address) and from_here(at, place + 1))
-        one = place < len(address) and pattern[at] in (ONE_LEVEL, address[place])
-        return one and from_here(at + 1, place + 1)
+            return from_here(at + 1, index) or (index < len(address) and from_here(at, index + 1))
+        one = index < len(address) and pattern[at] in (ONE_LEVEL, address[index])
+        return one and from_here(at + 1, index + 1)
 
     hidden = address[0].startswith("$") and pattern[0] in (ONE_LEVEL, REST)
     return not hidden and from_here(0, 0)
@@ -110,11 +110,11 @@ def a_long_tail(number: int) -> Address:
     return ("x", REST, *("a" if number >> at & 1 else ONE_LEVEL for at in range(120)), "b")
 
 
-def many_one_words(number: int) -> Address:
+def many_one_levels(number: int) -> Address:
     return ("x", *(ONE_LEVEL if number >> at & 1 else "a" for at in range(14)), REST)
 
 
-@pytest.mark.parametrize("make", [many_rests, a_long_tail, many_one_words])
+@pytest.mark.parametrize("make", [many_rests, a_long_tail, many_one_levels])
 def test_no_patterns_make_a_match_slow(make: Callable[[int], Address]) -> None:
     """One routing key against a thousand patterns that were chosen to be costly."""
     patterns: Patterns[int] = Patterns()

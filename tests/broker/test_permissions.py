@@ -21,7 +21,7 @@ from polymq.broker.accounts.permissions import (
     RuleSet,
     covers,
     format_pattern,
-    group_place,
+    group_address,
     is_level,
     matches,
     overlaps,
@@ -31,7 +31,9 @@ from polymq.broker.port import ONE_LEVEL, REST, Address
 from polymq.broker.routing.patterns import matches as filter_matches
 
 # Two words that patterns use, and one that none does: it stands for every other word.
-PLACES = [place for size in range(1, 6) for place in itertools.product("abc", repeat=size)]
+ADDRESSES = [
+    topic_address for size in range(1, 6) for topic_address in itertools.product("abc", repeat=size)
+]
 PATTERNS: list[Address] = [
     (*address, *rest)
     for size in range(3)
@@ -63,24 +65,26 @@ def test_covers_and_overlaps_are_what_their_places_say() -> None:
     """Every pattern of up to two words and every filter of up to three, over all places of up to
     five: enough words for every difference to show."""
     for wanted in FILTERS:
-        found = [place for place in PLACES if filter_matches(wanted, place)]
+        found = [
+            topic_address for topic_address in ADDRESSES if filter_matches(wanted, topic_address)
+        ]
         for pattern in PATTERNS:
-            seen = [matches(pattern, place) for place in found]
+            seen = [matches(pattern, topic_address) for topic_address in found]
             assert covers(pattern, wanted) == all(seen), (pattern, wanted)
             assert overlaps(pattern, wanted) == any(seen), (pattern, wanted)
 
 
 def test_matches_is_what_the_router_says() -> None:
     for pattern in PATTERNS:
-        for place in PLACES:
-            assert matches(pattern, place) == filter_matches(pattern, place)
+        for topic_address in ADDRESSES:
+            assert matches(pattern, topic_address) == filter_matches(pattern, topic_address)
 
 
 def test_what_may_be_subscribed_to_may_be_read_message_by_message() -> None:
     """The promise that no delivery has to be checked: every place that a granted filter matches
     would be granted alone."""
     random = Random(20)
-    places = [place for place in PLACES if len(place) < 4]
+    addresses = [topic_address for topic_address in ADDRESSES if len(topic_address) < 4]
     granted = 0
     for _ in range(2_000):
         rules = [
@@ -96,9 +100,13 @@ def test_what_may_be_subscribed_to_may_be_read_message_by_message() -> None:
         wanted = random.choice(FILTERS)
         if made.decide_filter(Action.SUBSCRIBE, wanted).allowed:
             granted += 1
-            for place in places:
-                if filter_matches(wanted, place):
-                    assert made.decide(Action.SUBSCRIBE, place).allowed, (rules, wanted, place)
+            for topic_address in addresses:
+                if filter_matches(wanted, topic_address):
+                    assert made.decide(Action.SUBSCRIBE, topic_address).allowed, (
+                        rules,
+                        wanted,
+                        topic_address,
+                    )
     assert granted > 200
 
 
@@ -215,8 +223,8 @@ def test_who_may_do_anything_in_a_topic_may_know_of_it(rules: str, known: bool) 
     """A producer has to find its topic, whose every tag it may neither read nor publish."""
     made = []
     for text in filter(None, rules.split("; ")):
-        effect, _, action, place = text.split()
-        made.append(rule(place, effect=Effect(effect), action=Action(action)))
+        effect, _, action, topic_address = text.split()
+        made.append(rule(topic_address, effect=Effect(effect), action=Action(action)))
     assert RuleSet(made, user="ann").speaks_of("orders") is known
 
 
@@ -233,7 +241,7 @@ def test_topics_of_the_broker_are_closed_to_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "group", "may"),
+    ("topic_address", "group", "may"),
     [
         ("%RETRY%billing.#", "billing", True),
         ("%RETRY%.billing.#", "billing", True),
@@ -248,9 +256,9 @@ def test_topics_of_the_broker_are_closed_to_all() -> None:
         ("billing.#", "billing", False),
     ],
 )
-def test_a_consumer_group_is_its_retry_topic(place: str, group: str, may: bool) -> None:
-    rules = RuleSet([rule(place, action=Action.SUBSCRIBE)], user="ann")
-    assert rules.decide_filter(Action.SUBSCRIBE, group_place(group)).allowed is may
+def test_a_consumer_group_is_its_retry_topic(topic_address: str, group: str, may: bool) -> None:
+    rules = RuleSet([rule(topic_address, action=Action.SUBSCRIBE)], user="ann")
+    assert rules.decide_filter(Action.SUBSCRIBE, group_address(group)).allowed is may
 
 
 def test_a_group_that_is_denied_as_a_word_is_denied_as_a_topic() -> None:
@@ -259,9 +267,9 @@ def test_a_group_that_is_denied_as_a_word_is_denied_as_a_topic() -> None:
         rule("%RETRY%.billing.#", effect=Effect.DENY, action=Action.SUBSCRIBE),
     ]
     made = RuleSet(rules, user="ann")
-    for address in (group_place("billing"), ("%RETRY%billing",), (ONE_LEVEL, REST), (REST,)):
+    for address in (group_address("billing"), ("%RETRY%billing",), (ONE_LEVEL, REST), (REST,)):
         assert not made.decide_filter(Action.SUBSCRIBE, address).allowed, address
-    assert made.decide_filter(Action.SUBSCRIBE, group_place("shipping")).allowed
+    assert made.decide_filter(Action.SUBSCRIBE, group_address("shipping")).allowed
 
 
 def test_an_admin_may_everything_else() -> None:

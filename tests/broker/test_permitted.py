@@ -580,15 +580,15 @@ def test_topics_that_may_be_read_are_those_that_are_listed(people: Broker) -> No
     ],
 )
 def test_connections_end_with_their_user(people: Broker, change: Any, why: str) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     gone: list[str] = []
     others: list[str] = []
-    port_of(people, "ann").principal.enter(told.append)
+    port_of(people, "ann").principal.enter(reported.append)
     port_of(people, "ann").principal.enter(gone.append)()
     port_of(people, "root").principal.enter(others.append)
     change(people.engine.users)
-    assert len(told) == 1
-    assert why in told[0]
+    assert len(reported) == 1
+    assert why in reported[0]
     assert gone == others == []
 
 

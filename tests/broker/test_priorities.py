@@ -53,16 +53,16 @@ def test_what_is_given_back_keeps_its_place_within_its_priority(broker: Broker) 
     declare(broker, "q", x_max_priority=5)
     fill(broker, "a5", "b5", "c1", "d1")
     broker.step()
-    consumer, hold = consume(broker, "q", credit=3)
+    consumer, registration = consume(broker, "q", credit=3)
     assert consumer.bodies == [b"a5", b"b5", b"c1"]
     offsets = [offset for offset, _, _ in consumer.got]
-    hold.requeue(offsets[2], 1)
-    hold.requeue(offsets[0], 1)
-    hold.settle(offsets[1], 1)
+    registration.requeue(offsets[2], 1)
+    registration.requeue(offsets[0], 1)
+    registration.settle(offsets[1], 1)
     fill(broker, "e5")
     broker.step()
     consumer.left = 9
-    hold.ready()
+    registration.ready()
     broker.step()
     assert [(body, flag) for _, body, flag in consumer.got[3:]] == [
         (b"a5", True),
@@ -75,7 +75,7 @@ def test_what_is_given_back_keeps_its_place_within_its_priority(broker: Broker) 
 def test_an_important_message_overtakes_what_waits_for_credit(broker: Broker) -> None:
     """One message at a time, the most important of that moment."""
     declare(broker, "q", x_max_priority=5)
-    consumer, hold = consume(broker, "q", credit=1)
+    consumer, registration = consume(broker, "q", credit=1)
     fill(broker, "a1", "b1")
     broker.step()
     fill(broker, "c4")
@@ -83,7 +83,7 @@ def test_an_important_message_overtakes_what_waits_for_credit(broker: Broker) ->
     assert consumer.bodies == [b"a1"]
     for _ in range(2):
         consumer.left = 1
-        hold.ready()
+        registration.ready()
         broker.step()
     assert consumer.bodies == [b"a1", b"c4", b"b1"]
 
@@ -124,8 +124,8 @@ def test_levels_survive(tmp_path: Path, way: str, with_state_db: bool) -> None:
     declare(broker, "q", x_max_priority=200)
     fill(broker, "a7", "b150", "c0", "d150")
     broker.step()
-    consumer, hold = consume(broker, "q", credit=2)
-    hold.settle(consumer.got[0][0], 1)
+    consumer, registration = consume(broker, "q", credit=2)
+    registration.settle(consumer.got[0][0], 1)
     broker.step(1.0)
     if way == "stop":
         broker.stop()
@@ -213,9 +213,9 @@ def test_rules_hold_within_each_level(broker: Broker) -> None:
     )
     fill(broker, "a2", "b4", "c0")
     broker.step()
-    consumer, hold = consume(broker, "q", credit=2)
-    hold.reject(consumer.got[0][0], 1)
-    hold.requeue(consumer.got[1][0], 1)
+    consumer, registration = consume(broker, "q", credit=2)
+    registration.reject(consumer.got[0][0], 1)
+    registration.requeue(consumer.got[1][0], 1)
     broker.step(1.0)
     broker.step()
     dead, _ = consume(broker, "dead")
@@ -250,7 +250,7 @@ def test_any_course_gives_what_a_sorted_list_gives(broker: Broker, durable: bool
     rng = random.Random(11)
     model: list[tuple[int, int]] = []  # (-priority, number) that are ready
     consumer = MessagesConsumer(0)
-    hold = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
+    registration = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
     held: dict[int, tuple[int, int]] = {}
     for number in range(600):
         match rng.randrange(5):
@@ -260,14 +260,14 @@ def test_any_course_gives_what_a_sorted_list_gives(broker: Broker, durable: bool
                 model.append((-min(priority, 4), number))
             case 2:
                 consumer.left = rng.randrange(1, 4)
-                hold.ready()
+                registration.ready()
             case 3 if held:
                 offset = rng.choice(list(held))
-                hold.requeue(offset, 1)
+                registration.requeue(offset, 1)
                 model.append(held.pop(offset))
             case 4 if held:
                 offset = rng.choice(list(held))
-                hold.settle(offset, 1)
+                registration.settle(offset, 1)
                 del held[offset]
         broker.step()
         consumer.left = 0

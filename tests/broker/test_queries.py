@@ -131,8 +131,8 @@ def test_a_message_is_read_by_its_position(tmp_path: Path) -> None:
     assert record is not None
     assert (record.body, record.properties["KEYS"]) == (b"second", "k")
     end = broker.store.log.flushed
-    for place in (-1, position + 1, position - 1, end, end - 1, 1 << 60):
-        assert at(broker, place) == ("", None)
+    for at_byte in (-1, position + 1, position - 1, end, end - 1, 1 << 60):
+        assert at(broker, at_byte) == ("", None)
     for own in broker.store.replay(0):
         if not own.targets:
             assert at(broker, own.position) == ("", None)
@@ -179,13 +179,13 @@ def test_who_waits_at_the_end_of_a_queue_is_told_once_when_it_grows(
     broker.step(1.0)
     ends: list[int] = []
 
-    def told() -> None:
+    def reported() -> None:
         info = broker.port.topics.info("orders")
         assert info is not None
         ends.append(info.max_offsets[0])
 
-    broker.port.queries.when_grown("orders", 0, told)
-    broker.port.queries.when_grown("orders", 0, told)
+    broker.port.queries.when_grown("orders", 0, reported)
+    broker.port.queries.when_grown("orders", 0, reported)
     broker.step(1.0)
     assert ends == []
     broker.publish(template, b"1")

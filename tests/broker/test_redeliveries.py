@@ -50,10 +50,10 @@ def limited(broker: Broker, limit: int) -> None:
 
 def attach(broker: Broker, credit: int = 1000) -> tuple[CountingConsumer, QueueConsumer]:
     consumer = CountingConsumer(credit)
-    hold = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
-    hold.ready()
+    registration = broker.port.queues.consume("q", consumer, exclusive=False, owner=OWNER)
+    registration.ready()
     broker.step()
-    return consumer, hold
+    return consumer, registration
 
 
 def test_a_message_that_comes_back_too_often_is_given_up(broker: Broker) -> None:
@@ -61,9 +61,9 @@ def test_a_message_that_comes_back_too_often_is_given_up(broker: Broker) -> None
     limited(broker, 2)
     publish(broker, "q", b"poison", b"good")
     broker.step()
-    consumer, hold = attach(broker, credit=1)
+    consumer, registration = attach(broker, credit=1)
     for _ in range(3):
-        hold.requeue(0, 1)
+        registration.requeue(0, 1)
         consumer.left = 1
         broker.step()
     assert consumer.counts == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"good", 0)]
@@ -77,10 +77,10 @@ def test_a_stretch_is_split_where_the_counts_differ(broker: Broker) -> None:
     limited(broker, 5)
     publish(broker, "q", b"a", b"b", b"c", b"d")
     broker.step()
-    consumer, hold = attach(broker)
-    hold.requeue(1, 2)
+    consumer, registration = attach(broker)
+    registration.requeue(1, 2)
     broker.step()
-    hold.requeue(0, 4)
+    registration.requeue(0, 4)
     broker.step()
     assert consumer.counts[4:6] == [(b"b", 1), (b"c", 1)]
     assert consumer.counts[6:] == [(b"a", 1), (b"b", 2), (b"c", 2), (b"d", 1)]
@@ -91,9 +91,9 @@ def test_without_a_limit_nothing_is_counted(broker: Broker) -> None:
     declare(broker, "q")
     publish(broker, "q", b"a")
     broker.step()
-    consumer, hold = attach(broker)
+    consumer, registration = attach(broker)
     for _ in range(300):
-        hold.requeue(0, 1)
+        registration.requeue(0, 1)
         broker.step()
     assert len(consumer.counts) == 301
     assert {count for _, count in consumer.counts} == {0}
@@ -107,11 +107,11 @@ def test_counts_flags_and_order_survive(tmp_path: Path, way: str, with_state_db:
     limited(broker, 2)
     publish(broker, "q", b"a", b"b", b"c", b"d")
     broker.step()
-    consumer, hold = attach(broker, credit=3)
-    hold.requeue(1, 2)
+    consumer, registration = attach(broker, credit=3)
+    registration.requeue(1, 2)
     consumer.left = 2
     broker.step()
-    hold.requeue(2, 1)
+    registration.requeue(2, 1)
     broker.step(1.0)
     if way == "stop":
         broker.stop()
@@ -120,10 +120,10 @@ def test_counts_flags_and_order_survive(tmp_path: Path, way: str, with_state_db:
             broker.save()
         broker.kill()
     broker.open()
-    consumer, hold = attach(broker)
+    consumer, registration = attach(broker)
     assert consumer.counts == [(b"a", 0), (b"b", 1), (b"c", 2), (b"d", 0)]
     assert [flag for _, _, flag in consumer.got] == [True, True, True, False]
-    hold.requeue(2, 1)
+    registration.requeue(2, 1)
     broker.step()
     assert look(broker, "dead") == [b"c"]
     broker.stop()
@@ -132,13 +132,13 @@ def test_counts_flags_and_order_survive(tmp_path: Path, way: str, with_state_db:
 def test_settled_messages_keep_no_count(broker: Broker) -> None:
     """The window of counts follows the oldest message that is not settled."""
     limited(broker, 9)
-    _, hold = attach(broker, credit=5000)
+    _, registration = attach(broker, credit=5000)
     for offset in range(1000):
         publish(broker, "q", b"x")
         broker.step()
-        hold.requeue(offset, 1)
+        registration.requeue(offset, 1)
         broker.step()
-        hold.settle(offset, 1)
+        registration.settle(offset, 1)
     rules = broker.group("q").rules
     assert rules is not None
     assert rules.redeliveries is not None
@@ -189,8 +189,8 @@ def test_a_count_is_said_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -
         return write(op)
 
     monkeypatch.setattr(journal, "write", keep)
-    _, hold = attach(broker, credit=1)
-    hold.requeue(0, 1)
+    _, registration = attach(broker, credit=1)
+    registration.requeue(0, 1)
     broker.step(1.0)
     attach(broker)
     broker.step(1.0)
@@ -215,12 +215,12 @@ def test_counts_that_the_log_did_not_take_are_written_later(
     with monkeypatch.context() as patch:
         patch.setattr(journal, "write", full)
         for name in ("q", "plain"):
-            consumer, hold = consume(broker, name)
-            hold.cancel()
-            hold.requeue(consumer.got[0][0], 1)
+            consumer, registration = consume(broker, name)
+            registration.cancel()
+            registration.requeue(consumer.got[0][0], 1)
         broker.step(1.0)
-    consumer, hold = consume(broker, "plain")
-    hold.settle(consumer.got[0][0], 1)
+    consumer, registration = consume(broker, "plain")
+    registration.settle(consumer.got[0][0], 1)
     broker.step(1.0)
     broker.kill()
     broker.open()
@@ -234,12 +234,12 @@ def test_what_a_stop_gives_back_does_not_count(broker: Broker) -> None:
     publish(broker, "q", b"a", b"b")
     broker.step()
     for times in (0, 1, 1):
-        consumer, hold = attach(broker)
+        consumer, registration = attach(broker)
         assert consumer.counts == [(b"a", times), (b"b", times)]
         if times:
             broker.engine.core.begin_stop()
-        hold.cancel()
-        hold.requeue(0, 2)
+        registration.cancel()
+        registration.requeue(0, 2)
         if times:
             broker.restart()
     assert look(broker, "dead") == []

@@ -359,11 +359,11 @@ def test_a_user_who_may_not_read_it_any_more_gets_nothing(broker: Broker) -> Non
     broker.step(1)
     assert link.publishes == [("s/a", b"other", 1, 1, True, True)]
     assert owed_rows(broker) == []
-    assert len(broker.engine.sessions.state.retained.places()) == 1, "the log is let go"
+    assert len(broker.engine.sessions.state.retained.positions()) == 1, "the log is let go"
     again.acknowledged(1, 1)
     broker.step(1)
     start_again(broker, "kill")
-    assert broker.engine.sessions.state.retained.places() == []
+    assert broker.engine.sessions.state.retained.positions() == []
 
 
 def test_a_subscription_to_nothing_is_owed_nothing(broker: Broker) -> None:

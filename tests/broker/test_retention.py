@@ -77,10 +77,10 @@ def first_offset(broker: Broker, topic: str = "t") -> int:
 
 def consume(broker: Broker, queue: str, credit: int = 1000) -> tuple[SpyConsumer, QueueConsumer]:
     spy = SpyConsumer(credit)
-    hold = broker.port.queues.consume(queue, spy, exclusive=False, owner=None)
-    hold.ready()
+    registration = broker.port.queues.consume(queue, spy, exclusive=False, owner=None)
+    registration.ready()
     broker.step()
-    return spy, hold
+    return spy, registration
 
 
 def declare(broker: Broker, name: str, *, durable: bool = True) -> None:
@@ -123,8 +123,8 @@ def test_zero_keeps_messages_for_ever(broker: Broker) -> None:
     age(broker, 4000 * DAY)
     assert broker.tidy() == 0
     assert first_offset(broker) == 0
-    assert broker.engine.retention.hold is not None
-    assert broker.engine.retention.hold[1:] == ("topic", "t")
+    assert broker.engine.retention.holder is not None
+    assert broker.engine.retention.holder[1:] == ("topic", "t")
 
 
 def test_a_topic_larger_than_its_size_loses_the_oldest(broker: Broker) -> None:
@@ -221,16 +221,16 @@ def test_an_unsettled_message_of_a_durable_queue_holds_its_segment(broker: Broke
     age(broker)
     fill(broker, 2)
     assert broker.tidy() == 0
-    held = broker.engine.retention.hold
+    held = broker.engine.retention.holder
     assert held is not None
     assert held[1:] == ("queue", "q")
-    spy, hold = consume(broker, "q", 10_000)
-    hold.settle(0, len(spy.got) - 1)
+    spy, registration = consume(broker, "q", 10_000)
+    registration.settle(0, len(spy.got) - 1)
     broker.step(1)
     assert broker.tidy() > 0
     start = broker.store.log.start
-    hold.cancel()
-    hold.requeue(len(spy.got) - 1, 1)
+    registration.cancel()
+    registration.requeue(len(spy.got) - 1, 1)
     again, _ = consume(broker, "q", 10_000)
     assert [body for _, body, _ in again.got] == [BODY]
     broker.restart()
@@ -244,12 +244,12 @@ def test_a_message_that_was_given_back_holds_although_later_ones_are_settled(
 ) -> None:
     declare(broker, "q")
     fill(broker)
-    spy, hold = consume(broker, "q", 10_000)
-    hold.settle(1, len(spy.got) - 1)
+    spy, registration = consume(broker, "q", 10_000)
+    registration.settle(1, len(spy.got) - 1)
     age(broker)
     fill(broker, 2, "other")
     assert broker.tidy() == 0
-    hold.settle(0, 1)
+    registration.settle(0, 1)
     assert broker.tidy() >= 3 * SEGMENT
 
 
@@ -259,8 +259,8 @@ def test_a_queue_in_memory_holds_as_long_as_it_lives(broker: Broker) -> None:
     age(broker)
     fill(broker, 2)
     assert broker.tidy() == 0
-    assert broker.engine.retention.hold is not None
-    assert broker.engine.retention.hold.name == "q"
+    assert broker.engine.retention.holder is not None
+    assert broker.engine.retention.holder.name == "q"
     broker.port.queues.delete("q", if_unused=False, if_empty=False, owner=None)
     assert broker.tidy() >= 4 * SEGMENT
 
@@ -274,8 +274,8 @@ def test_a_session_that_is_away_holds_what_it_has_not_seen(broker: Broker) -> No
     age(broker)
     fill(broker, 2, "other")
     assert broker.tidy() == 0
-    assert broker.engine.retention.hold is not None
-    assert broker.engine.retention.hold[1:] == ("session", "c")
+    assert broker.engine.retention.holder is not None
+    assert broker.engine.retention.holder[1:] == ("session", "c")
     broker.restart()
     link = SpyLink(100_000)
     session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
@@ -314,7 +314,7 @@ def test_an_index_that_cannot_be_read_holds_everything(broker: Broker) -> None:
 
     index.__class__ = Unreadable
     assert broker.tidy() == 0
-    assert broker.engine.retention.hold == (-1, "queue", "q")
+    assert broker.engine.retention.holder == (-1, "queue", "q")
 
 
 def test_a_reader_that_comes_too_late_is_no_read_error(broker: Broker) -> None:
@@ -407,8 +407,8 @@ def test_many_retained_messages_hold_their_segment(broker: Broker) -> None:
     age(broker)
     fill(broker, 2)
     assert broker.tidy() == 0
-    assert broker.engine.retention.hold is not None
-    assert broker.engine.retention.hold.kind == "retained"
+    assert broker.engine.retention.holder is not None
+    assert broker.engine.retention.holder.kind == "retained"
     assert broker.engine.retention.copied_count == 0
 
 
@@ -441,12 +441,12 @@ def make_everything(broker: Broker) -> None:
     )
     broker.step(1)
     session.disconnect()
-    spy, hold = consume(broker, "q1")
+    spy, registration = consume(broker, "q1")
     assert len(spy.got) == 3
-    hold.settle(0, 1)
-    hold.settle(2, 1)
-    hold.cancel()
-    hold.requeue(1, 1)
+    registration.settle(0, 1)
+    registration.settle(2, 1)
+    registration.cancel()
+    registration.requeue(1, 1)
     broker.step(1)
 
 
@@ -479,9 +479,9 @@ def test_all_state_outlives_its_segments(broker: Broker, lost: tuple[str, ...]) 
     fill(broker)
     age(broker)
     # What still holds the first segment: the queues' and the session's messages.
-    _, hold = consume(broker, "q1")
-    hold.settle(1, 1)
-    hold.cancel()
+    _, registration = consume(broker, "q1")
+    registration.settle(1, 1)
+    registration.cancel()
     webhook = broker.port.queues.subscription_queue("webhook")
     broker.port.queues.purge(webhook, owner=None)
     link = SpyLink(10_000)

@@ -59,9 +59,9 @@ def test_routes_follow_every_change(
             for target in range(3):
                 router.unsubscribe(address, target)
                 live.discard((address, target))
-        for message_words in asked:
-            expected = {target for address, target in live if matches(address, message_words)}
-            assert set(router.route(message_words).counts) == expected
+        for message_texts in asked:
+            expected = {target for address, target in live if matches(address, message_texts)}
+            assert set(router.route(message_texts).counts) == expected
 
 
 class Sorted(CachedRoute[int]):

@@ -109,9 +109,9 @@ def test_an_expired_session_lets_go_of_the_log(expiring: Broker) -> None:
         broker.publish(broker.template("a", "b"), bytes(100_000))
         broker.step()
     assert broker.tidy() == 0
-    hold = broker.engine.retention.hold
-    assert hold is not None
-    assert (hold.kind, hold.name) == ("session", "c")
+    registration = broker.engine.retention.holder
+    assert registration is not None
+    assert (registration.kind, registration.name) == ("session", "c")
     broker.step(2 * EXPIRY_SECONDS)
     assert broker.tidy() > 1_000_000
     broker.stop()

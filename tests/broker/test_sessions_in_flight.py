@@ -224,9 +224,9 @@ def test_a_retained_message_in_flight_holds_the_log(tmp_path: Path) -> None:
         broker.publish(broker.template("r", "b", qos=0), bytes(100_000))
         broker.step(0.1)
     assert broker.tidy() == 0
-    hold = broker.engine.retention.hold
-    assert hold is not None
-    assert (hold.kind, hold.name) == ("session", "c")
+    registration = broker.engine.retention.holder
+    assert registration is not None
+    assert (registration.kind, registration.name) == ("session", "c")
     session.disconnect()
     session, link = connect(broker, "c")
     assert ("r/a", b"kept", 1, 1, True, True) in link.publishes
@@ -331,7 +331,7 @@ def test_the_end_of_a_session_takes_what_is_in_flight_along(broker: Broker) -> N
     assert link.publishes == []
     assert not broker.engine.queue_store.groups
     assert not broker.engine.sessions.filters
-    assert broker.engine.sessions.state.retained.places() == []
+    assert broker.engine.sessions.state.retained.positions() == []
 
 
 @WITH_AND_WITHOUT

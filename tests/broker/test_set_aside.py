@@ -1,4 +1,4 @@
-"""What can not be moved to where it belongs is set aside, and stops nobody behind it."""
+"""What cannot be moved to where it belongs is set aside, and stops nobody behind it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_message_that_outgrew_its_topic_stops_no_other(tmp_path: Path, way: st
         assert broker.engine.delays.waiting_count == 0
         broker.restart()
         broker.step(7)
-    assert broker.engine.set_aside.kept_count == 1
+    assert broker.engine.set_aside.set_aside_count == 1
     broker.stop()
 
 
@@ -263,7 +263,7 @@ def test_a_copy_without_room_for_its_settlement_holds_up_no_other(tmp_path: Path
     for number in range(200):
         later(broker, "other", 0.5, b"%d" % number)
         broker.step(0.5)
-    group = broker.engine.delays._kept.group
+    group = broker.engine.delays._timed.group
     assert group is not None
     assert group.queue.index.end_offset - group.cursor.floor < 100
     assert broker.engine.delays.waiting_count == 1
@@ -316,10 +316,10 @@ def queues_behind(broker: Broker, source: str, count: int) -> None:
 
 def give_up(broker: Broker, queue: str) -> None:
     """Reject all that is ready."""
-    consumer, hold = consume(broker, queue)
-    hold.cancel()
+    consumer, registration = consume(broker, queue)
+    registration.cancel()
     for offset, _, _ in consumer.got:
-        hold.reject(offset, 1)
+        registration.reject(offset, 1)
     broker.step()
 
 
@@ -363,14 +363,14 @@ def test_a_dead_letter_without_room_keeps_the_latest_of_its_history(broker: Brok
     give_up(broker, "work")
     dead, _ = consume(broker, "dlx19")
     assert dead.bodies == [b"x"]
-    kept = history_of(dead.messages[0].properties)
-    assert kept.deaths[0].queue == "work"
-    assert [death.queue for death in kept.deaths[1:]] == [
-        f"earlier{29 - number}" for number in range(len(kept.deaths) - 1)
+    stored = history_of(dead.messages[0].properties)
+    assert stored.deaths[0].queue == "work"
+    assert [death.queue for death in stored.deaths[1:]] == [
+        f"earlier{29 - number}" for number in range(len(stored.deaths) - 1)
     ]
-    assert 3 <= len(kept.deaths) < 31
-    assert kept.first == ("rejected", "earlier0", "somewhere" * 5)
-    assert kept.cut_deaths == 1
+    assert 3 <= len(stored.deaths) < 31
+    assert stored.first == ("rejected", "earlier0", "somewhere" * 5)
+    assert stored.cut_deaths == 1
 
 
 def test_a_dead_letter_that_fits_nowhere_is_set_aside_and_those_around_it_come(

@@ -81,14 +81,14 @@ def test_messages_that_are_taken_apart_come_in_shares(
 ) -> None:
     declare(broker, "work")
     consumer = Counting(iterations)
-    hold = broker.port.queues.consume(
+    registration = broker.port.queues.consume(
         "work", consumer, exclusive=False, owner=OWNER, takes_apart=every_kind
     )
     if live:
-        hold.ready()
+        registration.ready()
     publish(broker, "work", *BODIES)
     broker.step()
-    hold.ready()
+    registration.ready()
     broker.step()
     assert consumer.got == [(offset, body, False) for offset, body in enumerate(BODIES)]
     check(iterations.counts, HANDED_AT_ONCE // MESSAGE_COST)
@@ -176,9 +176,9 @@ def test_what_was_delivered_before_is_taken_apart_where_deliveries_are_counted(
     declare(broker, "work", x_queue_type="quorum", x_delivery_limit=5)
     publish(broker, "work", *BODIES)
     broker.step()
-    _, hold = consume(broker, "work", credit=COUNT)
-    hold.requeue(0, COUNT)
-    hold.cancel()
+    _, registration = consume(broker, "work", credit=COUNT)
+    registration.requeue(0, COUNT)
+    registration.cancel()
     consumer = Counting(iterations)
     broker.port.queues.consume(
         "work", consumer, exclusive=False, owner=OWNER, takes_apart=lambda meta: False

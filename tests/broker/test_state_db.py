@@ -117,7 +117,7 @@ class Failing(StateDb):
 
     def _remove(self) -> None:
         if self.refuses_to_remove:
-            raise OSError(errno.EIO, "it can not be removed")
+            raise OSError(errno.EIO, "it cannot be removed")
         super()._remove()
 
 

@@ -54,14 +54,14 @@ def test_a_cancelled_timer_does_not_run_and_leaves_the_heap(loop: ManualLoop) ->
     """A queue that asks and cancels all day costs a bounded place."""
     timers = timers_on(loop)
     ran: list[int] = []
-    kept = timers.at(START_MS + 10, ran.append, 1)
+    stored = timers.at(START_MS + 10, ran.append, 1)
     for _ in range(1000):
         timers.at(START_MS + 5, ran.append, 2).cancel()
     assert len(timers) == 1
     assert len(timers._heap) < 200
     loop.run(1)
     assert ran == [1]
-    kept.cancel()  # it has run: nothing
+    stored.cancel()  # it has run: nothing
     assert len(timers) == 0
 
 

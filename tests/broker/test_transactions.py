@@ -23,10 +23,10 @@ def declare(broker: Broker, name: str, *, durable: bool = True) -> None:
 
 def consume(broker: Broker, name: str, credit: int = 1000) -> tuple[SpyConsumer, Any]:
     consumer = SpyConsumer(credit)
-    hold = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
-    hold.ready()
+    registration = broker.port.queues.consume(name, consumer, exclusive=False, owner=OWNER)
+    registration.ready()
     broker.step()
-    return consumer, hold
+    return consumer, registration
 
 
 def part(broker: Broker, queue: str, *bodies: bytes) -> Publishing:
@@ -62,13 +62,13 @@ def test_a_batch_reaches_all_its_queues_after_the_flush(broker: Broker) -> None:
 def test_queues_in_memory_take_part(broker: Broker) -> None:
     """A transient queue gets what is published, and its settlements need no record."""
     declare(broker, "memory", durable=False)
-    consumer, hold = consume(broker, "memory")
+    consumer, registration = consume(broker, "memory")
     publish(broker, "memory", b"old")
     broker.step()
-    broker.port.transactions.commit([part(broker, "memory", b"new")], [(hold, 0, 1)])
+    broker.port.transactions.commit([part(broker, "memory", b"new")], [(registration, 0, 1)])
     broker.step()
     assert consumer.bodies == [b"old", b"new"]
-    assert hold.group.cursor.floor == 1
+    assert registration.group.cursor.floor == 1
 
 
 @pytest.mark.parametrize("with_state_db", [True, False])
@@ -82,9 +82,9 @@ def test_publishes_and_settlements_survive_a_kill_together(
         declare(broker, name)
     publish(broker, "from", b"a", b"b", b"c")
     broker.step()
-    _, hold = consume(broker, "from")
-    hold.settle(2, 1)  # noted, not written yet: the batch says it as well
-    broker.port.transactions.commit([part(broker, "to", b"b again")], [(hold, 1, 1)])
+    _, registration = consume(broker, "from")
+    registration.settle(2, 1)  # noted, not written yet: the batch says it as well
+    broker.port.transactions.commit([part(broker, "to", b"b again")], [(registration, 1, 1)])
     broker.step()
     broker.kill()
     broker.open()
@@ -103,11 +103,11 @@ def test_a_torn_batch_is_gone_wholly(tmp_path: Path) -> None:
     declare(broker, "to")
     publish(broker, "from", b"a", b"b")
     broker.step()
-    _, hold = consume(broker, "from")
+    _, registration = consume(broker, "from")
     broker.step(1.0)
     start = broker.store.log.appended
     broker.port.transactions.commit(
-        [part(broker, "to", b"1", b"2"), part(broker, "from", b"3")], [(hold, 0, 2)]
+        [part(broker, "to", b"1", b"2"), part(broker, "from", b"3")], [(registration, 0, 2)]
     )
     end = broker.store.log.appended
     broker.loop.run()
@@ -137,13 +137,13 @@ def test_a_refused_batch_changes_nothing(broker: Broker) -> None:
     declare(broker, "q")
     publish(broker, "q", b"a", b"b", b"c")
     broker.step()
-    consumer, hold = consume(broker, "q")
-    hold.settle(0, 1)
+    consumer, registration = consume(broker, "q")
+    registration.settle(0, 1)
     large = [part(broker, "q", b"x" * 100_000) for _ in range(12)]
     with pytest.raises(Refused) as refused:
-        broker.port.transactions.commit(large, [(hold, 1, 1)])
+        broker.port.transactions.commit(large, [(registration, 1, 1)])
     assert refused.value.reason is Reason.TOO_LARGE
-    assert hold.group.cursor.outstanding_count == 2
+    assert registration.group.cursor.outstanding_count == 2
     publish(broker, "q", b"d")
     broker.step(1.0)
     assert consumer.got[3:] == [(3, b"d", False)]
@@ -161,7 +161,7 @@ def test_messages_times_queues_of_a_batch_have_a_limit(tmp_path: Path) -> None:
         broker.port.exchanges.bind_queue(name, "amq.fanout", "", {}, owner=OWNER)
     publish(broker, "a", b"old")
     broker.step()
-    consumer, hold = consume(broker, "a")
+    consumer, registration = consume(broker, "a")
     route = broker.port.exchanges.route("amq.fanout", "")
     assert route is not None
     template = broker.port.topics.template(route, properties={"PMQ_PROTO": "amqp"})
@@ -172,13 +172,13 @@ def test_messages_times_queues_of_a_batch_have_a_limit(tmp_path: Path) -> None:
     before = broker.store.log.appended
     for publishes in ([fanned(4)], [fanned(2), fanned(1), fanned(1)]):
         with pytest.raises(Refused) as raised:
-            broker.port.transactions.commit(publishes, [(hold, 0, 1)])
+            broker.port.transactions.commit(publishes, [(registration, 0, 1)])
         assert raised.value.reason is Reason.LIMIT
         assert "4 messages of the transaction need 16 entries in queues" in str(raised.value)
     assert broker.store.log.appended == before
     broker.step(1)
-    assert hold.group.cursor.outstanding_count == 1
-    broker.port.transactions.commit([fanned(2), fanned(1)], [(hold, 0, 1)])
+    assert registration.group.cursor.outstanding_count == 1
+    broker.port.transactions.commit([fanned(2), fanned(1)], [(registration, 0, 1)])
     broker.step()
     assert consumer.bodies == [b"old", b"x", b"x", b"x"]
     broker.engine.core.limits = replace(broker.engine.core.limits, batch_targets_max=2)

@@ -16,14 +16,14 @@ from tests.crash.losses import NOTHING, Parts
 from tests.harness.stores import DIRECTORY, TINY
 from tests.replication.logs import fill
 
-PLACE = "/data"
+POSITION = "/data"
 CUTS = "/data/cut"
 
 
 def opened(disk: Disk) -> AcknowledgedFile:
     """The file on this disk."""
-    disk.make_directory(PLACE)
-    return AcknowledgedFile(disk, PLACE)
+    disk.make_directory(POSITION)
+    return AcknowledgedFile(disk, POSITION)
 
 
 def test_a_file_that_is_not_there_says_everything() -> None:
@@ -71,7 +71,7 @@ def test_a_damaged_slot_is_not_believed(at: int) -> None:
     file = opened(disk)
     for position in (10, 20):
         file.write(Acknowledged(position=position, disks=2))
-    handle = disk.open(f"{PLACE}/acknowledged")
+    handle = disk.open(f"{POSITION}/acknowledged")
     for slot, position in ((0, 10), (4096, EVERYTHING)):
         byte = disk.pread(handle, 1, slot + at)[0]
         disk.pwritev(handle, [bytes([byte ^ 0x40])], slot + at)
@@ -105,12 +105,12 @@ def test_the_copy_has_the_records_of_its_stretch() -> None:
     assert len(store.segments()) > 3
     for first in (0, 1, len(records) // 2, len(records) - 1):
         head = CutHead(
-            position=records[first].position, end=store.log.written, epoch=store.epoch, kept_ms=7
+            position=records[first].position, end=store.log.written, epoch=store.epoch, cut_ms=7
         )
         path = keep_cut(disk, DIRECTORY, CUTS, head)
-        kept = CutFile(disk.crash(NOTHING), path)
-        assert kept.head == head
-        assert [record.raw for record in kept.records()] == [item.raw for item in records[first:]]
+        stored = CutFile(disk.crash(NOTHING), path)
+        assert stored.head == head
+        assert [record.raw for record in stored.records()] == [item.raw for item in records[first:]]
     sizes = dict(list_cuts(disk, CUTS))
     assert len(sizes) == 4
     assert sizes[path] == HEAD_BYTES + head.end - head.position
@@ -120,7 +120,7 @@ def test_a_copy_is_made_once_and_whole() -> None:
     """One that was begun before a crash is made again; a whole one is left as it is."""
     disk = Disk()
     store = log_of(disk)
-    head = CutHead(position=0, end=store.log.written, epoch=store.epoch, kept_ms=7)
+    head = CutHead(position=0, end=store.log.written, epoch=store.epoch, cut_ms=7)
     disk.make_directory(CUTS)
     handle = disk.open(f"{CUTS}/{head.name}.part", create=True)
     disk.pwritev(handle, [b"x" * 9000], 0)
@@ -136,7 +136,7 @@ def test_a_damaged_copy_is_not_served() -> None:
     """A record is checked, and so is what the file begins with."""
     disk = Disk()
     store = log_of(disk)
-    head = CutHead(position=0, end=store.log.written, epoch=store.epoch, kept_ms=7)
+    head = CutHead(position=0, end=store.log.written, epoch=store.epoch, cut_ms=7)
     path = keep_cut(disk, DIRECTORY, CUTS, head)
     handle = disk.open(path)
     disk.pwritev(handle, [b"\xff"], HEAD_BYTES + 60)

@@ -108,7 +108,7 @@ def test_memory_is_kept_until_it_is_flushed() -> None:
     settings = StoreSettings(segment_bytes=1 << 16, chunk_bytes=1024, tail_bytes_max=2048)
     bench = Bench(files, settings=settings)
     log, flusher = bench.store.log, bench.store.flusher
-    files.hold()
+    files.block()
     bench.publish(numbered(0, 1))
     log.write()
     covered = log.written
@@ -155,7 +155,7 @@ def test_a_segment_ends_with_a_blank_record_and_the_next_begins() -> None:
     assert len(first) == TINY.segment_bytes
     entries = bench.own.read_hot(0, 1000)
     assert entries is not None
-    last = max(place for place in positions(entries) if place < TINY.segment_bytes)
+    last = max(offset for offset in positions(entries) if offset < TINY.segment_bytes)
     end = last + struct.unpack_from(">I", first, last)[0]
     remaining, magic = struct.unpack_from(">II", first, end)
     assert (remaining, magic) == (TINY.segment_bytes - end, 0xCBD43194)
@@ -500,12 +500,12 @@ def test_a_record_that_rotted_is_never_served() -> None:
     sound = files.read(path)
     entries = bench.own.read_hot(0, 3)
     assert entries is not None
-    place = positions(entries)[1]
-    for at in (place, place + 28, place + 90, place + 150):
+    offset = positions(entries)[1]
+    for at in (offset, offset + 28, offset + 90, offset + 150):
         files.overwrite(path, sound[:at] + bytes((sound[at] ^ 4,)) + sound[at + 1 :])
         with pytest.raises(CorruptRecord) as caught:
             bench.store.log.read_cold(entries, 20)
-        assert caught.value.position == place
+        assert caught.value.position == offset
         assert len(decode_all(bench.store.log.read_cold(entries[:20], 20))) == 1
 
 
@@ -552,9 +552,9 @@ def test_scattered_entries_are_read_in_their_order() -> None:
     bench.publish(numbered(0, 60))
     bench.flush()
     wanted = [59, 0, 1, 2, 30, 30, 7, 58]
-    entries = b"".join(widen(bench.own.read_hot(place, 1) or b"") for place in wanted)
+    entries = b"".join(widen(bench.own.read_hot(offset, 1) or b"") for offset in wanted)
     records = decode_all(bench.store.log.read_cold(entries, 32))
-    assert [record.body for record in records] == [numbered(place, 1)[0] for place in wanted]
+    assert [record.body for record in records] == [numbered(offset, 1)[0] for offset in wanted]
 
 
 def test_settings_that_can_not_be_are_refused() -> None:

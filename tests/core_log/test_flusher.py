@@ -25,7 +25,7 @@ def test_nothing_is_flushed_while_the_sync_is_held() -> None:
     bench = Bench(files)
     log, flusher = bench.store.log, bench.store.flusher
     before = log.flushed
-    files.hold()
+    files.block()
     bench.publish(numbered(0, 3))
     log.write()
     flusher.request()
@@ -42,7 +42,7 @@ def test_what_is_written_during_a_sync_waits_for_the_next() -> None:
     files = HeldFiles(MemoryFiles())
     bench = Bench(files)
     log, flusher = bench.store.log, bench.store.flusher
-    files.hold()
+    files.block()
     bench.publish(numbered(0, 1))
     log.write()
     flusher.request()
@@ -62,7 +62,7 @@ def test_requests_during_a_sync_share_the_next_one() -> None:
     files = HeldFiles(MemoryFiles())
     bench = Bench(files, settings=StoreSettings(segment_bytes=1 << 20))
     log, flusher = bench.store.log, bench.store.flusher
-    files.hold()
+    files.block()
     bench.publish(numbered(0, 1))
     log.write()
     flusher.request()
@@ -150,7 +150,7 @@ def test_a_failed_sync_is_final(name: str) -> None:
 
 
 def test_a_full_disk_ahead_of_use_does_not_fail_a_flush() -> None:
-    """The next segment can not be made; what is in this one is flushed all the same."""
+    """The next segment cannot be made; what is in this one is flushed all the same."""
     files = FailingFiles(MemoryFiles())
     bench = Bench(files)
     files.fail("preallocate", errno.ENOSPC, count=None)

@@ -110,19 +110,19 @@ def test_a_log_is_cut_and_goes_on_as_a_copy(tmp_path: Path, seed: int) -> None:
     for _ in range(12):
         fill(store, random, 1)
         ends.append(store.log.appended)
-    place = random.choice(ends)
+    at_byte = random.choice(ends)
     data = stream(store, 0)
     store.close()
     for _ in range(random.choice((1, 2))):
-        cut_log(RealFiles(), str(tmp_path / "slave"), place)
+        cut_log(RealFiles(), str(tmp_path / "slave"), at_byte)
     slave = opened(tmp_path / "slave", follows=WHY)
-    assert slave.log.appended == place
+    assert slave.log.appended == at_byte
     offset = slave.index(OWN, 20).end_offset
     other = opened(tmp_path / "other", follows=WHY)
     Following(other).take(data)
     other.log.write()
     rest = stream(other, 0)
-    size = len(rest) - len(rest_behind(rest, place))
+    size = len(rest) - len(rest_behind(rest, at_byte))
     following = Following(slave)
     taken = following.take(rest[size:])
     assert all(number != OWN or first >= offset for one in taken for number, first in one.queues)
@@ -132,10 +132,10 @@ def test_a_log_is_cut_and_goes_on_as_a_copy(tmp_path: Path, seed: int) -> None:
     same_files(tmp_path / "slave", tmp_path / "other")
 
 
-def rest_behind(data: bytes, place: int) -> bytes:
+def rest_behind(data: bytes, at_byte: int) -> bytes:
     """The part of a stream that stands at or behind a place."""
     position = at = 0
-    while at < len(data) and position < place:
+    while at < len(data) and position < at_byte:
         size = int.from_bytes(data[at : at + 4], "big")
         if data[at + 4 : at + 8] == (0xCBD43194).to_bytes(4, "big"):
             position += size

@@ -49,20 +49,20 @@ def test_a_flush_behind_a_small_one_is_not_put_off(runs: int) -> None:
     gathering.flushed(runs)
     gathering.reported(runs)
     assert not gathering.open
-    assert not gathering.holds(runs)
+    assert not gathering.waits(runs)
 
 
 def test_a_group_is_complete_when_nearly_as_many_came_as_were_served() -> None:
     """Behind 40 runs, of which 100 were appended when their acks left: 35 of 40 are enough."""
     gathering = Gathering()
     gathering.flushed(40)
-    assert gathering.holds(99), "what came before the acks left says nothing"
+    assert gathering.waits(99), "what came before the acks left says nothing"
     gathering.reported(100)
     gathering.reported(120)  # somebody only looks where the flusher stands
-    assert gathering.holds(134)
-    assert not gathering.holds(135)
+    assert gathering.waits(134)
+    assert not gathering.waits(135)
     gathering.complete_in_time()
-    assert not gathering.holds(100)
+    assert not gathering.waits(100)
 
 
 def test_clients_that_do_not_come_back_are_not_waited_for_again_and_again() -> None:
@@ -90,7 +90,7 @@ def test_one_success_forgets_the_failures_before() -> None:
 def test_one_sync_serves_all_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen clients got their acks by one flush. Their next messages come one by one, and the
     disk works once: when the fourteenth is there."""
-    monkeypatch.setattr(flusher_module, "HOLD_SECONDS_MAX", LONG)
+    monkeypatch.setattr(flusher_module, "WAIT_SECONDS_MAX", LONG)
     files = HeldFiles(MemoryFiles())
     bench = flush_of(files, 16)
     before = files.syncs_count
@@ -106,14 +106,14 @@ def test_what_came_during_a_flush_joins_those_who_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else two groups of clients take turns, and each waits for the flush of the other."""
-    monkeypatch.setattr(flusher_module, "HOLD_SECONDS_MAX", LONG)
+    monkeypatch.setattr(flusher_module, "WAIT_SECONDS_MAX", LONG)
     files = HeldFiles(MemoryFiles())
     bench = Bench(files, settings=ROOMY)
     log, flusher = bench.store.log, bench.store.flusher
     for position in range(10):
         bench.publish(numbered(position, 1))
     log.write()
-    files.hold()
+    files.block()
     flusher.request()
     files.wait_until_held()
     publish_and_request(bench, 10)
@@ -142,7 +142,7 @@ def test_a_request_behind_a_group_of_which_nobody_came_is_heard() -> None:
 
 
 def test_stop_does_not_wait_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flusher_module, "HOLD_SECONDS_MAX", LONG)
+    monkeypatch.setattr(flusher_module, "WAIT_SECONDS_MAX", LONG)
     bench = flush_of(HeldFiles(MemoryFiles()), 16)
     publish_and_request(bench, 1)
     began = time.monotonic()

@@ -31,9 +31,9 @@ def closed_store() -> MemoryFiles:
     return files
 
 
-def flip(files: MemoryFiles, path: str, place: int) -> None:
+def flip(files: MemoryFiles, path: str, at_byte: int) -> None:
     data = files.read(path)
-    files.overwrite(path, data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+    files.overwrite(path, data[:at_byte] + bytes([data[at_byte] ^ 4]) + data[at_byte + 1 :])
 
 
 def position_of(files: MemoryFiles, number: int, offset: int) -> int:
@@ -43,10 +43,10 @@ def position_of(files: MemoryFiles, number: int, offset: int) -> int:
     return int.from_bytes(data[offset * size : offset * size + 8], "big")
 
 
-def damage_record(files: MemoryFiles, position: int, place: int) -> None:
+def damage_record(files: MemoryFiles, position: int, at_byte: int) -> None:
     """Flip a bit of the record at `position`."""
     start = position - position % TINY.segment_bytes
-    flip(files, f"{LOG}/{start:020d}", position - start + place)
+    flip(files, f"{LOG}/{start:020d}", position - start + at_byte)
 
 
 def readable(bench: Bench, number: int) -> dict[int, bytes]:
@@ -64,10 +64,10 @@ def readable(bench: Bench, number: int) -> dict[int, bytes]:
     return found
 
 
-@pytest.mark.parametrize("place", [100, 30, 5, 2], ids=["body", "position", "magic", "size"])
+@pytest.mark.parametrize("at_byte", [100, 30, 5, 2], ids=["body", "position", "magic", "size"])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_damaged_last_record_of_a_large_index_does_not_keep_a_start(
-    number: int, place: int
+    number: int, at_byte: int
 ) -> None:
     """One message is lost, as it would be in the middle; all others are there, and offsets go on
     behind it."""
@@ -75,11 +75,11 @@ def test_a_damaged_last_record_of_a_large_index_does_not_keep_a_start(
     path = f"{QUEUES}/{number}/{0:020d}"
     size = 20 if number == 1 else 32
     data = files.read(path)
-    damage_record(files, position_of(files, number, COUNT - 1), place)
+    damage_record(files, position_of(files, number, COUNT - 1), at_byte)
     assert len(data) == COUNT * size
     bench = Bench(files, settings=WIDE, sent=numbered(0, COUNT))
     assert bench.store.recovery.rebuilt_all == ""
-    assert (bench.store.recovery.mended == ()) == (place == 100)  # its head tells what it was
+    assert (bench.store.recovery.mended == ()) == (at_byte == 100)  # its head tells what it was
     found = readable(bench, number)
     assert found == dict(enumerate(numbered(0, COUNT - 1)))
     index = bench.store.index(number, size)
@@ -106,16 +106,16 @@ def test_only_what_is_damaged_is_made_again(number: int) -> None:
 @pytest.mark.parametrize("number", [1, 2])
 def test_what_stands_behind_a_damaged_record_is_lost_up_to_the_next_segment(number: int) -> None:
     """The index is gone and a record in the middle of the log is damaged. Offsets stay; what can
-    not be found can not be read; nothing stands in its place; and it is told once."""
+    not be found cannot be read; nothing stands in its place; and it is told once."""
     files = closed_store()
     broken = COUNT // 2
     position = position_of(files, number, broken)
     damage_record(files, position, 100)
-    places = [position_of(files, number, offset) for offset in range(COUNT)]
+    positions = [position_of(files, number, offset) for offset in range(COUNT)]
     files.unlink(f"{QUEUES}/{number}/{0:020d}")
     bench = Bench(files, settings=WIDE)
     segment_end = position - position % TINY.segment_bytes + TINY.segment_bytes
-    lost = [offset for offset in range(broken, COUNT) if places[offset] < segment_end]
+    lost = [offset for offset in range(broken, COUNT) if positions[offset] < segment_end]
     assert readable(bench, number) == {
         offset: body for offset, body in enumerate(numbered(0, COUNT)) if offset not in lost
     }
@@ -141,16 +141,16 @@ def test_what_the_log_has_no_more_is_not_missed() -> None:
     bench.store.discard()
     first = bench.store.log.start
     bench.store.close()
-    kept = [offset for offset in range(COUNT) if position_of(files, 2, offset) >= first]
+    stored = [offset for offset in range(COUNT) if position_of(files, 2, offset) >= first]
     files.unlink(f"{QUEUES}/2/{0:020d}")
     again = Bench(files, settings=WIDE)
     index = again.store.index(2, 32)
-    assert (index.first_offset, index.end_offset) == (kept[0], COUNT)
-    assert sorted(readable(again, 2)) == kept
+    assert (index.first_offset, index.end_offset) == (stored[0], COUNT)
+    assert sorted(readable(again, 2)) == stored
     again.store.close()
     third = Bench(files, settings=WIDE)
     assert third.store.recovery.clean
-    assert third.store.index(2, 32).first_offset == kept[0]
+    assert third.store.index(2, 32).first_offset == stored[0]
 
 
 def test_a_power_cut_while_an_index_is_mended_leaves_no_half_made_one() -> None:

@@ -353,8 +353,8 @@ def test_a_flipped_bit_is_found_and_the_file_made_again(seed: int) -> None:
         copy = files.after_crash(EVERYTHING)
         path = f"{INDEX}/{random.choice([*names, 'known'])}"
         data = copy.read(path)
-        place, bit = random.randrange(len(data)), random.randrange(8)
-        copy.overwrite(path, data[:place] + bytes((data[place] ^ 1 << bit,)) + data[place + 1 :])
+        offset, bit = random.randrange(len(data)), random.randrange(8)
+        copy.overwrite(path, data[:offset] + bytes((data[offset] ^ 1 << bit,)) + data[offset + 1 :])
         found = KeyBench(copy)
         found.known = bench.known
         found.check()

@@ -107,9 +107,9 @@ class ZerosLost:
 
     keeps_size = keeps_name
 
-    def write(self, left: bytearray, place: int, data: bytes) -> None:
+    def write(self, left: bytearray, offset: int, data: bytes) -> None:
         if any(data):
-            apply(left, place, data)
+            apply(left, offset, data)
 
 
 def is_forged(store: Store) -> bool:
@@ -125,11 +125,11 @@ def check_after_power_cuts(disk: Disk, settings: StoreSettings, random: Random) 
         found = disk.crash(loss)
         writer = Writer(found, settings)
         assert not is_forged(writer.store)
-        kept = writer.end
+        stored = writer.end
         writer.put(b"goes on")
         again = Writer(found.kill(), settings)
         assert not is_forged(again.store)
-        assert again.end > kept
+        assert again.end > stored
     return len(losses)
 
 
@@ -167,7 +167,7 @@ def test_a_file_that_is_only_given_room_is_not_written() -> None:
 
 
 def test_large_syncs_make_no_zeros() -> None:
-    """They would be as much again as the log writes. A spare stays one: it can not be used without
+    """They would be as much again as the log writes. A spare stays one: it cannot be used without
     zeros."""
     disk = Disk()
     writer = Writer(disk, replace(SETTINGS, zeroed_sync_bytes_max=1000))
@@ -246,8 +246,8 @@ def test_only_so_many_files_are_kept(spares: int) -> None:
     writer = Writer(files, replace(SETTINGS, spare_segments_max=spares))
     writer.fill(4 * SEGMENT + 1)
     writer.delete_before(4 * SEGMENT)
-    kept = [name for name in files.list(LOG) if name.startswith("spare")]
-    assert kept == ["spare1", "spare2"][:spares]
+    stored = [name for name in files.list(LOG) if name.startswith("spare")]
+    assert stored == ["spare1", "spare2"][:spares]
     assert writer.store.drop_spares() == spares * SEGMENT
     assert not [name for name in files.list(LOG) if name.startswith("spare")]
 
@@ -256,9 +256,9 @@ def test_a_file_that_somebody_reads_is_removed_and_not_used_again() -> None:
     """A reader that is late gets what it came for, not zeros."""
     files = MemoryFiles()
     writer = Writer(files)
-    place = writer.put(b"read me")
+    offset = writer.put(b"read me")
     writer.fill(2 * SEGMENT + 1)
-    segment = writer.store._segments.at(place)
+    segment = writer.store._segments.at(offset)
     assert segment is not None
     assert segment.enter()
     writer.delete_before(2 * SEGMENT)
@@ -339,11 +339,11 @@ def test_a_forgery_in_an_old_body_is_never_believed(wipe: Callable[[Writer], Non
     random = Random(20)
     disk = Disk()
     writer = Writer(disk)
-    body, place = body_with_forgeries(writer.end, 2 * SEGMENT)
+    body, offset = body_with_forgeries(writer.end, 2 * SEGMENT)
     start = writer.put(body)
     file = disk.files()[f"{LOG}/{0:020}"]
-    assert walking.check_record(bytes(file.data), place, SEGMENT, 2 * SEGMENT + place) == 0
-    assert start < SEGMENT // 2 < place
+    assert walking.check_record(bytes(file.data), offset, SEGMENT, 2 * SEGMENT + offset) == 0
+    assert start < SEGMENT // 2 < offset
     writer.fill(SEGMENT + 1)
     states = 0
 
@@ -355,8 +355,8 @@ def test_a_forgery_in_an_old_body_is_never_believed(wipe: Callable[[Writer], Non
     writer.delete_before(SEGMENT)
     wipe(writer)
     assert writer.end < 2 * SEGMENT
-    writer.put(bytes(place - OVERHEAD))  # does not fit: a new segment, whose end is the forgery's
-    assert writer.end == 2 * SEGMENT + place
+    writer.put(bytes(offset - OVERHEAD))  # does not fit: a new segment, whose end is the forgery's
+    assert writer.end == 2 * SEGMENT + offset
     writer.put()
     if wipe is _whole:
         disk.on_change = None

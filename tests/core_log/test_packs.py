@@ -60,8 +60,8 @@ def test_a_tail_is_a_list_of_entries(steps: list[tuple[str, int]], data: st.Data
     for kind, value in steps:
         if kind == "append":
             more = [
-                (100 * place).to_bytes(8, "big") + bytes(12)
-                for place in range(len(model), len(model) + value)
+                (100 * at_byte).to_bytes(8, "big") + bytes(12)
+                for at_byte in range(len(model), len(model) + value)
             ]
             tail.append(b"".join(more), value)
             model += more
@@ -151,12 +151,12 @@ def test_what_is_read_does_not_depend_on_how_it_is_kept(
                 found = index.read_hot(offset, 3) if hot else None
                 entries = found or index.read_cold(offset, 3)
                 assert entries
-                for place in range(len(entries) // index.entry_size):
-                    at = place * index.entry_size
-                    place_of = int.from_bytes(entries[at : at + 8], "big")
-                    found_record = bench.store._reader.record_at(place_of)
+                for at_byte in range(len(entries) // index.entry_size):
+                    at = at_byte * index.entry_size
+                    location = int.from_bytes(entries[at : at + 8], "big")
+                    found_record = bench.store._reader.record_at(location)
                     assert found_record is not None
-                    assert (number, offset + place) in found_record.targets
+                    assert (number, offset + at_byte) in found_record.targets
                 offset += len(entries) // index.entry_size
     bench.store.close()
     recover_only(files.after_crash(EVERYTHING), shape)
@@ -445,8 +445,10 @@ def test_a_flipped_bit_in_a_pack_is_found_and_the_indexes_are_made_again(seed: i
     data = files.read(path)
     for _ in range(40):
         copy = files.after_crash(EVERYTHING)
-        place, bit = random.randrange(len(data)), random.randrange(8)
-        copy.overwrite(path, data[:place] + bytes((data[place] ^ 1 << bit,)) + data[place + 1 :])
+        at_byte, bit = random.randrange(len(data)), random.randrange(8)
+        copy.overwrite(
+            path, data[:at_byte] + bytes((data[at_byte] ^ 1 << bit,)) + data[at_byte + 1 :]
+        )
         found = Bench(copy, settings=PACKED)
         assert found.store.recovery.rebuilt_all == "an index is missing or damaged"
         for number in (1, 2, 3, 102):
@@ -455,8 +457,8 @@ def test_a_flipped_bit_in_a_pack_is_found_and_the_indexes_are_made_again(seed: i
     index = bench.own
     assert isinstance(index, QueueIndex)
     position = index.extents[-1] & (1 << 40) - 1
-    for place in range(position, position + 72):
-        files.overwrite(path, data[:place] + bytes((data[place] ^ 64,)) + data[place + 1 :])
+    for at_byte in range(position, position + 72):
+        files.overwrite(path, data[:at_byte] + bytes((data[at_byte] ^ 64,)) + data[at_byte + 1 :])
         with pytest.raises(StorageFailed, match=r"entries of queue 1 .* are damaged"):
             index.read_cold(11, 1)
 

@@ -168,16 +168,16 @@ def test_records_of_a_run_take_consecutive_offsets_in_all_queues(bench: Bench) -
     records = [
         record for span in spans for record in decode_all(bytes(span.memory[span.start : span.end]))
     ]
-    for place, record in enumerate(records, 3):
-        assert record.body == numbered(place, 1)[0]
-        assert record.queue_offset == place
-        assert record.targets == ((1, place), (2, place), (3, place))
+    for number, record in enumerate(records, 3):
+        assert record.body == numbered(number, 1)[0]
+        assert record.queue_offset == number
+        assert record.targets == ((1, number), (2, number), (3, number))
         assert record.properties["TAGS"] == "room1.temp"
         assert record.atomic is None
 
 
 @given(st.integers(0, 231), st.integers(0, 7))
-def test_any_flipped_bit_is_found(place: int, bit: int) -> None:
+def test_any_flipped_bit_is_found(number: int, bit: int) -> None:
     """A record with one bit changed, anywhere, is never taken for sound."""
     template = RecordTemplate(b"sensors", 0, encode_properties({"TAGS": "t"}))
     span = Bench(MemoryFiles()).store.log.append_record(
@@ -185,7 +185,7 @@ def test_any_flipped_bit_is_found(place: int, bit: int) -> None:
     )
     data = bytearray(span.memory[span.start : span.end])
     decode_record(data)
-    data[place % len(data)] ^= 1 << bit
+    data[number % len(data)] ^= 1 << bit
     with pytest.raises(CorruptRecord):
         decode_record(data)
 

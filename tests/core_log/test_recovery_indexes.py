@@ -270,12 +270,12 @@ def test_a_drop_that_was_interrupted_is_finished() -> None:
     bench.publish(numbered(0, 40))
     bench.flush()
     bench.checkpoint()
-    kept = {path: data for path, data in files.image().items() if "/2/" in path}
+    stored = {path: data for path, data in files.image().items() if "/2/" in path}
     bench.store.drop_index(2)
     bench.checkpoint()
     files = files.after_crash(EVERYTHING)
     files.make_directory(f"{QUEUES}/2")
-    for path, data in list(kept.items())[1:]:
+    for path, data in list(stored.items())[1:]:
         files.open(path, create=True)
         files.overwrite(path, data)
     found = Bench(files)

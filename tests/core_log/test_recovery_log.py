@@ -83,12 +83,12 @@ def test_a_torn_tail_is_cut_wherever_it_tore(tail: bytes) -> None:
     for torn in range(starts[-2], end):
         copy = files.after_crash(EVERYTHING)
         copy.overwrite(FIRST, (data[:torn] + tail).ljust(len(data), b"\0"))
-        kept = sum(1 for start in starts[1:] if start + MESSAGE_SIZE <= torn)
+        stored = sum(1 for start in starts[1:] if start + MESSAGE_SIZE <= torn)
         if data[torn : torn + len(tail)] == tail:  # what tore is what was there
             continue
         bench = Bench(copy, settings=WIDE)
-        assert bench.bodies() == bench.bodies(3) == numbered(0, kept)
-        assert bench.store.recovery.end == starts[1 + kept]
+        assert bench.bodies() == bench.bodies(3) == numbered(0, stored)
+        assert bench.store.recovery.end == starts[1 + stored]
         bench.store.flusher.stop()
 
 
@@ -153,8 +153,8 @@ def test_what_only_looks_like_records_is_looked_at_so_often(
     data = bytearray(files.read(FIRST))
     starts = record_starts(bytes(data))
     magic = data[starts[3] + 4 : starts[3] + 8]
-    for place in (100, 110):
-        data[starts[3] + place : starts[3] + place + 4] = magic
+    for offset in (100, 110):
+        data[starts[3] + offset : starts[3] + offset + 4] = magic
     files.overwrite(FIRST, bytes(data))
     monkeypatch.setattr(recovery, "CANDIDATES_MAX", looks)
     report = check_recovered(files, numbered(0, 2)).store.recovery

@@ -1,4 +1,4 @@
-"""Opening: stray files, epochs and the places they name, replay, what can not be opened."""
+"""Opening: stray files, epochs and the places they name, replay, what cannot be opened."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def test_replay_gives_every_record_that_was_kept_from_any_place() -> None:
     records = list(bench.store.replay(0))
     assert [record.body for record in records[1:]] == numbered(0, 60)
     assert records[0].properties["PMQ_E"] == f"{1:016x}"
-    for place, record in enumerate(records):
+    for number, record in enumerate(records):
         assert [r.position for r in bench.store.replay(record.position)] == [
-            r.position for r in records[place:]
+            r.position for r in records[number:]
         ]
     bench.publish(numbered(60, 1))
     bench.flush()
@@ -151,7 +151,7 @@ def test_replay_refuses_to_start_within_a_record() -> None:
         list(bench.store.replay(10))
 
 
-# --- directories that can not be opened -------------------------------------------------------
+# --- directories that cannot be opened -------------------------------------------------------
 
 
 @pytest.mark.parametrize(

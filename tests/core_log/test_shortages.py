@@ -24,7 +24,7 @@ FEW = replace(TINY, open_segments_max=2)
 
 
 class NoDirectories(WrappedFiles):
-    """Files whose directories can not be opened to be synced."""
+    """Files whose directories cannot be opened to be synced."""
 
     def __init__(self, files: Files) -> None:
         super().__init__(files)
@@ -200,7 +200,7 @@ def test_a_file_is_not_closed_before_all_of_it_is_synced() -> None:
     files = HeldFiles(MemoryFiles())
     bench = Bench(files, settings=replace(FEW, open_segments_max=1))
     bench.flush()
-    files.hold()
+    files.block()
     fill(bench, 60)
     bench.store.log.write()
     bench.store.flusher.request()

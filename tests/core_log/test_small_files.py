@@ -14,7 +14,7 @@ from polymq.core_log.checkpoint import (
     encode_checkpoint,
     write_whole_file,
 )
-from polymq.core_log.epochs import decode_epochs, encode_epochs, epoch_holds
+from polymq.core_log.epochs import decode_epochs, encode_epochs, epoch_covers
 from tests.harness.files import EVERYTHING, NOTHING, Chooser, MemoryFiles
 
 LONG = st.integers(0, (1 << 63) - 1)
@@ -29,12 +29,12 @@ CHECKPOINTS = st.builds(
 
 @given(CHECKPOINTS, st.integers(0, 4095), st.integers(0, 7))
 def test_a_checkpoint_is_read_as_written_or_not_at_all(
-    checkpoint: Checkpoint, place: int, bit: int
+    checkpoint: Checkpoint, offset: int, bit: int
 ) -> None:
     data = bytearray(encode_checkpoint(checkpoint))
     assert len(data) == 4096
     assert decode_checkpoint(bytes(data)) == checkpoint
-    data[place] ^= 1 << bit
+    data[offset] ^= 1 << bit
     assert decode_checkpoint(bytes(data)) is None
 
 
@@ -50,7 +50,7 @@ def test_epochs_are_read_as_written_or_not_at_all(
 
 def test_an_epoch_reaches_to_the_start_of_the_next() -> None:
     epochs = [(1, 0), (2, 100), (4, 100), (5, 300)]
-    for epoch, position, holds in (
+    for epoch, position, is_covered in (
         (1, 0, True),
         (1, 100, True),
         (1, 101, False),
@@ -62,7 +62,7 @@ def test_an_epoch_reaches_to_the_start_of_the_next() -> None:
         (5, 400, True),
         (5, 401, False),
     ):
-        assert epoch_holds(epochs, epoch, position, 400) is holds
+        assert epoch_covers(epochs, epoch, position, 400) is is_covered
 
 
 def test_a_small_file_is_the_old_one_or_the_new_one() -> None:
@@ -91,9 +91,9 @@ def test_a_bookmark_with_any_bit_wrong_is_none() -> None:
     write_bookmark(files, "/data", 77)
     assert read_bookmark(files, "/data") == 77
     sound = files.read("/data/bookmark")
-    for place in range(len(sound)):
+    for offset in range(len(sound)):
         files.overwrite(
-            "/data/bookmark", sound[:place] + bytes([sound[place] ^ 8]) + sound[place + 1 :]
+            "/data/bookmark", sound[:offset] + bytes([sound[offset] ^ 8]) + sound[offset + 1 :]
         )
         assert read_bookmark(files, "/data") is None
     for damaged in (b"", sound[:-1], sound + b"\0"):

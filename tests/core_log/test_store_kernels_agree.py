@@ -53,11 +53,11 @@ def batches(draw: st.DrawFn, *, wild: bool = False) -> Batch:
     batch = Batch(16)
     batch.buffer = draw(st.binary(max_size=300))
     size = len(batch.buffer)
-    place = st.integers(-2, size + 2) if wild else st.integers(0, size)
+    at_byte = st.integers(-2, size + 2) if wild else st.integers(0, size)
     for _ in range(draw(st.integers(0, 8))):
         parts = []
         for _ in range(3):
-            start = draw(place)
+            start = draw(at_byte)
             most = 400 if wild else size - start
             parts.append((start, draw(st.integers(-2 if wild else 0, max(most, 0)))))
         topic, body, extra = parts
@@ -208,12 +208,12 @@ def logs(draw: st.DrawFn) -> tuple[bytearray, bytes, int]:
 
 @given(logs(), st.integers(-1, 40), st.integers(-3, 3), st.booleans())
 def test_records_are_checked_alike(
-    log: tuple[bytearray, bytes, int], start: int, cut: int, sound_place: bool
+    log: tuple[bytearray, bytes, int], start: int, cut: int, sound_position: bool
 ) -> None:
     memory, _, position = log
     end = len(memory) + cut
     for begin in (0, start):
-        same("check_record", WALKING, memory, begin, end, position if sound_place else -1)
+        same("check_record", WALKING, memory, begin, end, position if sound_position else -1)
         same("scan", WALKING, memory, begin, end, position, NO_BATCH)
         same("scan", WALKING, memory, begin, end, position, (position, 1, 2))
 

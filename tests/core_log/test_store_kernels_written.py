@@ -34,11 +34,11 @@ def append(kernels: Any, batch: Batch, kind: int, targets: int, limit: int, suff
         topic=b"topic", queue_id=3, properties=b"a\x01b\x02", extra_kind=kind, extra_name=b"X"
     )
     memory = bytearray(b"\xee" * 4000)
-    places = [(number, 0xFFFE + number) for number in range(targets)]
+    positions = [(number, 0xFFFE + number) for number in range(targets)]
     try:
         result = kernels.append_run(
             memory,
-            *(7, limit, 1 << 33, template.form, HOSTS, suffix, places, 2),
+            *(7, limit, 1 << 33, template.form, HOSTS, suffix, positions, 2),
             *(batch, 0, batch.count, 1_700_000_000_000, 1_700_000_000_001),
         )
     except ValueError as error:

@@ -108,14 +108,14 @@ def test_a_path_that_can_not_be_a_directory_is_refused_by_name(tmp_path: Path) -
 def test_a_killed_process_keeps_its_promises(tmp_path: Path) -> None:
     """Killed after a number of flushes, several times on one directory: all that it reported as
     flushed is there, and what is there is a beginning of what it sent."""
-    for life in range(4):
-        directory = tmp_path / str(life)
+    for lifetime in range(4):
+        directory = tmp_path / str(lifetime)
         promised = 0
         with start(PUBLISHER, directory) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 promised = int(line)
-                if promised >= 50 * (life + 1):
+                if promised >= 50 * (lifetime + 1):
                     process.send_signal(signal.SIGKILL)
                     break
             rest = process.stdout.read().split()
@@ -143,7 +143,7 @@ def test_syncs_of_a_real_disk_can_be_held(tmp_path: Path) -> None:
     """The harness holds a real fdatasync, so that programs can be tested around it."""
     files = HeldFiles(RealFiles())
     bench = Bench(files, directory=str(tmp_path))
-    files.hold()
+    files.block()
     bench.publish(numbered(0, 2))
     bench.store.log.write()
     before = bench.store.log.flushed

@@ -129,9 +129,9 @@ class Actor:
         at = self.store.log.appended + segments_ahead * self.settings.segment_bytes
         body = b""
         while len(body) < FORGERIES_BYTES:
-            place = at + RECORD_BODY_AT + len(body)
-            self.attempted.forged.append(place)
-            body += self._forged(place)
+            at_byte = at + RECORD_BODY_AT + len(body)
+            self.attempted.forged.append(at_byte)
+            body += self._forged(at_byte)
         self._publish([body], ())
 
     def publish_up_to_a_forgery(self) -> None:
@@ -141,9 +141,9 @@ class Actor:
         first = end + len(self._forged(end)) - len(FORGED)
         segment = end // self.settings.segment_bytes
         sizes = [
-            place - first
-            for place in self.attempted.forged
-            if place // self.settings.segment_bytes == segment
+            at_byte - first
+            for at_byte in self.attempted.forged
+            if at_byte // self.settings.segment_bytes == segment
         ]
         size = min((size for size in sizes if MARK_BYTES <= size < FORGERIES_BYTES), default=600)
         self.publish(1, size)
@@ -259,14 +259,14 @@ class Actor:
     def drop(self, number: int) -> None:
         """Drop a queue."""
         self.store.drop_index(number)
-        places = self.attempted.wide.pop(number, [])
-        self.attempted.dropped[number] = Dropped(self.store.log.appended, places)
+        positions = self.attempted.wide.pop(number, [])
+        self.attempted.dropped[number] = Dropped(self.store.log.appended, positions)
 
     def drop_again(self) -> None:
         """What was dropped before a crash may be there again: drop it."""
         for number, gone in self.attempted.dropped.items():
             self.store.drop_index(number)
-            self.attempted.dropped[number] = Dropped(self.store.log.appended, gone.places)
+            self.attempted.dropped[number] = Dropped(self.store.log.appended, gone.positions)
 
     def retire(self, part: float) -> None:
         """What retention does: give up the messages of this part of the log's segments, and let
@@ -474,7 +474,7 @@ class Workload:
         elif kind == "reopen":
             self._reopen()
         elif kind in ("kill", "crash"):
-            self._end_life(kind)
+            self._end_run(kind)
         else:
             {
                 "write": actor.write,
@@ -484,7 +484,7 @@ class Workload:
                 "store": actor.store_prepared,
             }[kind]()
 
-    def _end_life(self, kind: str) -> None:
+    def _end_run(self, kind: str) -> None:
         """The process or the machine dies, and the next process goes on with what it finds."""
         if kind == "kill":
             found = self.disk.kill()
@@ -533,6 +533,6 @@ class Workload:
         promised = self.attempted.promised
         self._open()
         assert self.actor is not None
-        kept = self.actor.own.end_offset
-        assert promised <= kept <= self.attempted.count, "a promise is broken"
-        self.attempted.forget_after(kept)
+        remaining = self.actor.own.end_offset
+        assert promised <= remaining <= self.attempted.count, "a promise is broken"
+        self.attempted.forget_after(remaining)

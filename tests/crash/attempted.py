@@ -21,11 +21,11 @@ class Dropped:
     Attributes:
         position: where the log ended then. A crash that takes what stands before it, takes also
             what says that the queue is gone: then all of it has to be there.
-        places: which messages it had got.
+        positions: which messages it had got.
     """
 
     position: int
-    places: list[int]
+    positions: list[int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class Attempted:
     def add(self, span: Span, wide: Sequence[int]) -> None:
         """Take note of appended records."""
         at = span.start
-        for place in range(0, len(span.entries), 20):
-            entry = span.entries[place : place + 20]
+        for offset in range(0, len(span.entries), 20):
+            entry = span.entries[offset : offset + 20]
             size = int.from_bytes(entry[8:12], "big")
             for number in wide:
                 self.wide.setdefault(number, []).append(len(self.records))
@@ -78,8 +78,8 @@ class Attempted:
         if number in (OWN, *PRIVATE):
             return self.given_up
         dropped = self.dropped.get(number)
-        places = self.wide.get(number, ()) if dropped is None else dropped.places
-        return bisect_left(places, self.given_up)
+        positions = self.wide.get(number, ()) if dropped is None else dropped.positions
+        return bisect_left(positions, self.given_up)
 
     def begin_queues(self, store: Store, extra: Sequence[int] = ()) -> Iterator[tuple[int, int]]:
         """Let each queue begin where it was told to, as an engine does at its start: an index that
@@ -103,7 +103,7 @@ class Attempted:
             records=list(self.records),
             entries=list(self.entries),
             ends=list(self.ends),
-            wide={number: list(places) for number, places in self.wide.items()},
+            wide={number: list(positions) for number, positions in self.wide.items()},
             batches=list(self.batches),
             forged=list(self.forged),
             dropped=dict(self.dropped),
@@ -114,12 +114,12 @@ class Attempted:
         for values in (self.records, self.entries, self.ends):
             del values[count:]
         self.wide = {
-            number: kept
-            for number, places in self.wide.items()
-            if (kept := [place for place in places if place < count])
+            number: remaining
+            for number, positions in self.wide.items()
+            if (remaining := [offset for offset in positions if offset < count])
         }
         self.dropped = {
-            number: Dropped(gone.position, [place for place in gone.places if place < count])
+            number: Dropped(gone.position, [offset for offset in gone.positions if offset < count])
             for number, gone in self.dropped.items()
         }
         self.batches = [batch for batch in self.batches if batch[1] <= count]

@@ -178,10 +178,10 @@ def try_flip(sound: Sound, kind: str, random: Random, directory: Path) -> str:
     if kind == STATE_KIND:
         state_db[random.randrange(len(state_db))] ^= 1 << random.randrange(8)
     else:
-        path, place = draw_place(sound, disk, kind, random)
+        path, at_byte = draw_position(sound, disk, kind, random)
         file = disk.files()[path]
         data = bytearray(file.data)
-        data[place] ^= 1 << random.randrange(8)
+        data[at_byte] ^= 1 << random.randrange(8)
         damage(file, bytes(data))
     try:
         actor = sound.start(disk, bytes(state_db), directory)
@@ -214,13 +214,13 @@ def try_flip(sound: Sound, kind: str, random: Random, directory: Path) -> str:
     return "no difference"
 
 
-def draw_place(sound: Sound, disk: Disk, kind: str, random: Random) -> tuple[str, int]:
+def draw_position(sound: Sound, disk: Disk, kind: str, random: Random) -> tuple[str, int]:
     """A byte that means something: the path of its file, and where it is."""
     if kind == "log":
         position, size = random.choice(sound.records)
-        place = position + random.randrange(size)
-        segment = place - place % sound.settings.segment_bytes
-        return f"{DIRECTORY}{LOG_PART}{segment:020d}", place - segment
+        at_byte = position + random.randrange(size)
+        segment = at_byte - at_byte % sound.settings.segment_bytes
+        return f"{DIRECTORY}{LOG_PART}{segment:020d}", at_byte - segment
     part = {
         "packs": f"/{PACKS_NAME}/",
         "own index": f"/{INDEXES_NAME}/",
@@ -235,7 +235,7 @@ def draw_place(sound: Sound, disk: Disk, kind: str, random: Random) -> tuple[str
 def _read_errors(
     store: Store, number: int, size: int, chunks: list[tuple[int, int, bytes]], cut: bool
 ) -> int:
-    """Read a queue and compare. Returns how many messages can not be read."""
+    """Read a queue and compare. Returns how many messages cannot be read."""
     index = store.index(number, size)
     errors = 0
     for first, count, expected in chunks:
@@ -252,7 +252,7 @@ def _read_errors(
 
 
 def _read_singly(store: Store, index: QueueIndex, first: int, expected: bytes) -> int:
-    """Read one message after the other. Returns how many can not be read."""
+    """Read one message after the other. Returns how many cannot be read."""
     errors = at = 0
     offset = first
     while at < len(expected):

@@ -49,9 +49,9 @@ class Violation(AssertionError):
     """A promise of the store is broken."""
 
 
-def demand(holds: bool, text: str) -> None:
+def demand(is_covered: bool, text: str) -> None:
     """Raise Violation unless it holds."""
-    if not holds:
+    if not is_covered:
         raise Violation(text)
 
 
@@ -71,12 +71,12 @@ def check(disk: Disk, settings: StoreSettings, attempted: Attempted, ending: int
     recover_only(disk, settings)
     demand(once == disk.image(), "(d) a second recovery changed something")
     actor = Actor(disk, settings, attempted)
-    kept = check_contents(actor.store, attempted)
+    remaining = check_contents(actor.store, attempted)
     if ending == 0:
-        _check_found(disk.crash(NOTHING), settings, attempted, kept)
+        _check_found(disk.crash(NOTHING), settings, attempted, remaining)
         return 4
     attempted = attempted.copy()
-    attempted.forget_after(kept)
+    attempted.forget_after(remaining)
     actor.attempted = attempted
     actor.publish(2, 20)
     actor.publish_atomic(2, 20)
@@ -90,10 +90,12 @@ def check(disk: Disk, settings: StoreSettings, attempted: Attempted, ending: int
     return 4
 
 
-def _check_found(disk: Disk, settings: StoreSettings, attempted: Attempted, kept: int) -> Store:
-    """(e): on a disk whose power was cut, exactly `kept` messages are there."""
+def _check_found(
+    disk: Disk, settings: StoreSettings, attempted: Attempted, remaining: int
+) -> Store:
+    """(e): on a disk whose power was cut, exactly `remaining` messages are there."""
     store = open_store(disk, settings)
-    demand(check_contents(store, attempted) == kept, "(e) what was served or flushed is gone")
+    demand(check_contents(store, attempted) == remaining, "(e) what was served or flushed is gone")
     return store
 
 
@@ -118,36 +120,43 @@ def check_contents(store: Store, attempted: Attempted) -> int:
         number
         for number, gone in attempted.dropped.items()
         if store.find_index(number) is not None
-        or (store.recovery.end < gone.position and gone.places)
+        or (store.recovery.end < gone.position and gone.positions)
     ]
     for number, first in attempted.begin_queues(store, dropped):
         gone_count = attempted.gone_from(number)
         demand(first <= gone_count, f"(c) queue {number} begins at {first}, not {gone_count}")
     own = store.index(OWN, 20)
-    kept = own.end_offset
-    demand(kept >= attempted.promised, f"(a) {kept} of {attempted.promised} promised are there")
-    demand(kept <= attempted.count, f"(b) {kept} are there, {attempted.count} were attempted")
+    remaining = own.end_offset
+    demand(
+        remaining >= attempted.promised,
+        f"(a) {remaining} of {attempted.promised} promised are there",
+    )
+    demand(
+        remaining <= attempted.count, f"(b) {remaining} are there, {attempted.count} were attempted"
+    )
     for first, end in attempted.batches:
-        demand(kept <= first or kept >= end, "(b) a part of an atomic batch is there")
-    _check_queue(store, OWN, range(kept), attempted)
+        demand(remaining <= first or remaining >= end, "(b) a part of an atomic batch is there")
+    _check_queue(store, OWN, range(remaining), attempted)
     for number in PRIVATE:
-        _check_queue(store, number, range(kept), attempted)
-    queues = attempted.wide | {number: attempted.dropped[number].places for number in dropped}
-    for number, places in queues.items():
-        _check_queue(store, number, [place for place in places if place < kept], attempted)
+        _check_queue(store, number, range(remaining), attempted)
+    queues = attempted.wide | {number: attempted.dropped[number].positions for number in dropped}
+    for number, positions in queues.items():
+        _check_queue(
+            store, number, [at_byte for at_byte in positions if at_byte < remaining], attempted
+        )
     found = set(store.index_numbers()) - attempted.dropped.keys()
     demand(found <= {OWN, *PRIVATE, *attempted.wide}, f"(c) there is an index too much: {found}")
-    return kept
+    return remaining
 
 
-def _check_queue(store: Store, number: int, places: Sequence[int], attempted: Attempted) -> None:
+def _check_queue(store: Store, number: int, positions: Sequence[int], attempted: Attempted) -> None:
     """One queue has exactly these of the attempted messages, but for those that were given up."""
     index = store.index(number, 20 if number == OWN else 32)
     where = f"queue {number}"
-    first = min(attempted.gone_from(number), len(places))
+    first = min(attempted.gone_from(number), len(positions))
     demand(index.first_offset == first, f"(c) {where} begins at {index.first_offset}")
-    demand(index.end_offset == len(places), f"(c) {where} ends at {index.end_offset}")
-    expected = b"".join([attempted.entries[place] for place in places[first:]])
+    demand(index.end_offset == len(positions), f"(c) {where} ends at {index.end_offset}")
+    expected = b"".join([attempted.entries[at_byte] for at_byte in positions[first:]])
     found = entries_of(index)
     demand(
         found == (expected if number == OWN else widen(expected, NOW_MS)), f"(c) {where} differs"
@@ -156,12 +165,12 @@ def _check_queue(store: Store, number: int, places: Sequence[int], attempted: At
         return
     records = b""
     count = first
-    while count < len(places):
-        part, taken = read_messages(store, index, count, len(places) - count)
-        demand(taken > 0, f"(a) message {count} of {where} can not be read")
+    while count < len(positions):
+        part, taken = read_messages(store, index, count, len(positions) - count)
+        demand(taken > 0, f"(a) message {count} of {where} cannot be read")
         records += part
         count += taken
-    wanted = b"".join([attempted.records[place] for place in places[first:]])
+    wanted = b"".join([attempted.records[at_byte] for at_byte in positions[first:]])
     demand(records == wanted, f"(a) messages of {where} differ")
 
 
@@ -215,8 +224,11 @@ def check_damaged(
         raise Violation(f"it opens after it was refused: {refused}") from refused
     report = store.recovery
     cut = cut or was_cut(report)
-    kept = store.index(OWN, 20).end_offset
-    demand(kept >= sure, f"only {kept} of {sure} messages that a checkpoint covered are there")
+    remaining = store.index(OWN, 20).end_offset
+    demand(
+        remaining >= sure,
+        f"only {remaining} of {sure} messages that a checkpoint covered are there",
+    )
     errors = 0
     for number, first in attempted.begin_queues(store):
         demand(first <= attempted.gone_from(number), f"queue {number} begins at {first}")
@@ -224,13 +236,13 @@ def check_damaged(
         errors += _check_damaged_queue(store, number, attempted, cut)
     if errors:
         return "read error"
-    if cut and kept < attempted.promised:
+    if cut and remaining < attempted.promised:
         return "cut and reported"
     return "rebuilt" if report.rebuilt_all else "harmless"
 
 
 def _check_damaged_queue(store: Store, number: int, attempted: Attempted, cut: bool) -> int:
-    """Every promised message of a queue, read on its own. Returns how many can not be read."""
+    """Every promised message of a queue, read on its own. Returns how many cannot be read."""
     index = store.index(number, 20 if number == OWN else 32)
     errors = 0
     for offset in range(attempted.given_up, attempted.promised):

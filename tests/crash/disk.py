@@ -55,8 +55,8 @@ class Loss(Protocol):
     def keeps_size(self) -> bool:
         """Whether a file's size was set."""
 
-    def write(self, left: bytearray, place: int, data: bytes) -> None:
-        """Let some of the bytes that were written at `place` be there."""
+    def write(self, left: bytearray, offset: int, data: bytes) -> None:
+        """Let some of the bytes that were written at `offset` be there."""
 
 
 class File:
@@ -78,12 +78,12 @@ class File:
         self.path = ""  # by which it was opened last
         self.whole = True
 
-    def change(self, place: int, written: bytes | None) -> None:
+    def change(self, offset: int, written: bytes | None) -> None:
         """A process changes the file."""
         if isinstance(self.data, bytes):
             self.data = bytearray(self.data)
-        self.pending.append((place, written))
-        apply(self.data, place, written)
+        self.pending.append((offset, written))
+        apply(self.data, offset, written)
 
     @property
     def changes_count(self) -> int:
@@ -97,8 +97,8 @@ class File:
             self.disk = bytes(self.data)
         else:
             left = bytearray(self.disk)
-            for place, written in synced:
-                apply(left, place, written)
+            for offset, written in synced:
+                apply(left, offset, written)
             self.disk = bytes(left)
         self._forget(len(synced))
 
@@ -109,8 +109,8 @@ class File:
     def drop_cache(self) -> None:
         """Processes see what the disk has, and what is still to be written."""
         left = bytearray(self.disk)
-        for place, written in self.pending:
-            apply(left, place, written)
+        for offset, written in self.pending:
+            apply(left, offset, written)
         self.data = left
         self.whole = True
 
@@ -119,11 +119,11 @@ class File:
         if not self.pending:
             return self.disk
         left = bytearray(self.disk)
-        for place, written in self.pending:
+        for offset, written in self.pending:
             if written is not None:
-                loss.write(left, place, written)
+                loss.write(left, offset, written)
             elif loss.keeps_size():
-                apply(left, place, None)
+                apply(left, offset, None)
         return bytes(left)
 
     def fail_sync(self, loss: Loss) -> None:
@@ -209,15 +209,15 @@ class Directory:
 Node = File | Directory
 
 
-def apply(data: bytearray, place: int, written: bytes | None) -> None:
+def apply(data: bytearray, offset: int, written: bytes | None) -> None:
     """Write into a file's bytes, or set their number."""
-    end = place if written is None else place + len(written)
+    end = offset if written is None else offset + len(written)
     if len(data) < end:
         data.extend(bytes(end - len(data)))
     if written is None:
-        del data[place:]
+        del data[offset:]
     else:
-        data[place:end] = written
+        data[offset:end] = written
 
 
 def rename(names: dict[str, Node], changed: dict[str, Node | None]) -> None:

@@ -268,19 +268,19 @@ class EngineActor:
     def consume(self, name: str, credit: int, **settings: Any) -> tuple[SpyConsumer, QueueConsumer]:
         """A consumer that has got up to `credit` messages, and its hold."""
         consumer = SpyConsumer(credit)
-        hold = self.engine.port.queues.consume(
+        registration = self.engine.port.queues.consume(
             name, consumer, exclusive=False, owner=OWNER, **settings
         )
-        hold.ready()
+        registration.ready()
         self.flush()
-        return consumer, hold
+        return consumer, registration
 
     def peek(self, name: str, **settings: Any) -> list[bytes]:
         """All that a queue has for a consumer, given back."""
-        consumer, hold = self.consume(name, EVERYTHING_CREDIT, **settings)
-        hold.cancel()
+        consumer, registration = self.consume(name, EVERYTHING_CREDIT, **settings)
+        registration.cancel()
         for offset, _, _ in consumer.got:
-            hold.requeue(offset, 1)
+            registration.requeue(offset, 1)
         return consumer.bodies
 
     def pull(self, topic: str) -> tuple[int, list[Record]]:

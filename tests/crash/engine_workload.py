@@ -189,7 +189,7 @@ class EngineWorkload:
 
     def _do(self, actor: EngineActor, step: str) -> None:
         if step in ("kill", "crash"):
-            self._end_life(actor, step)
+            self._end_run(actor, step)
         elif step == "wait":
             actor.flush(self._random.choice((0.05, LAZY_SECONDS)))
         elif step == "drain":
@@ -201,7 +201,7 @@ class EngineWorkload:
         else:
             {"iterate": actor.iterate, "flush": actor.flush, "save": actor.save}[step]()
 
-    def _end_life(self, actor: EngineActor, step: str) -> None:
+    def _end_run(self, actor: EngineActor, step: str) -> None:
         """The process or the machine dies; the next one goes on with what it finds."""
         if step == "kill":
             found = self.disk.kill()
@@ -214,7 +214,7 @@ class EngineWorkload:
         self.world.now = actor.loop.now + self._random.choice(DOWN_SECONDS)
         self._actor = None
         for part in self.world.parts:
-            part.life_ended()
+            part.run_ended()
         started = self._start(found)
         take_as_found(self.world, started)
         self._actor = started
@@ -236,10 +236,10 @@ def check_engine(disk: Disk, database: StateDb, world: World) -> None:
             promised.
 
     Raises:
-        Violation, and whatever an engine that can not start raises.
+        Violation, and whatever an engine that cannot start raises.
     """
     for part in world.parts:
-        part.life_ended()
+        part.run_ended()
     flushed, written = world.flushed, world.written  # before the engine that is checked goes on
     saved = database.load()
     without = EngineActor(disk.kill(), MemoryStateDb(), world)

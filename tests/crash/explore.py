@@ -97,8 +97,8 @@ class Explorer:
 
     def _carry_out(self, workload: Workload, fault: Fault | None) -> None:
         """The workload's steps. Only what is final for a disk ends them early."""
-        told = ["the workload itself"]
-        with repeatable(self.tally, self.seed, self._first, told, alone=self._only is not None):
+        reported = ["the workload itself"]
+        with repeatable(self.tally, self.seed, self._first, reported, alone=self._only is not None):
             try:
                 workload.run(STEPS_COUNT)
             except StoreError:
@@ -156,20 +156,20 @@ class Explorer:
         if self._only is not None and number != self._only:
             return
         random = Random(f"state {self.seed} {number}")
-        told = [label]
-        with repeatable(self.tally, self.seed, number, told, alone=self._only is not None):
-            self._check(kind, mask, random, told)
+        reported = [label]
+        with repeatable(self.tally, self.seed, number, reported, alone=self._only is not None):
+            self._check(kind, mask, random, reported)
         self.tally.states[label] += 1
 
-    def _check(self, kind: str, mask: int, random: Random, told: list[str]) -> None:
+    def _check(self, kind: str, mask: int, random: Random, reported: list[str]) -> None:
         disk, attempted = self._workload.disk, self._workload.attempted
         if kind in DAMAGES:
             found = disk.crash(random.choice((NOTHING, EVERYTHING)))
             if not any(live_bytes(path, file) for path, file in found.files().items()):
                 return
-            told.append(DAMAGES[kind](found, random))
+            reported.append(DAMAGES[kind](found, random))
             sure = sure_after_damage(found, attempted)
-            found, cut = self._disturb_damaged(found, random, told)
+            found, cut = self._disturb_damaged(found, random, reported)
             outcome = check_damaged(found, self._settings, attempted, sure=sure, cut=cut)
             self.tally.outcomes[f"{kind}: {outcome}"] += 1
             self.tally.recoveries += 1
@@ -180,23 +180,25 @@ class Explorer:
             found = disk.crash(Subset(mask))
         else:
             found = disk.crash(POWER_CUTS[kind](disk, random))
-        found = self._disturb(found, random, told)
+        found = self._disturb(found, random, reported)
         self.tally.note(found)
         ending = random.randrange(ENDINGS)
         self.tally.recoveries += check(found, self._settings, attempted, ending)
 
-    def _disturb_damaged(self, disk: Disk, random: Random, told: list[str]) -> tuple[Disk, bool]:
+    def _disturb_damaged(
+        self, disk: Disk, random: Random, reported: list[str]
+    ) -> tuple[Disk, bool]:
         """The same for bytes that were damaged; and whether one of those starts has told that it
         cut the log."""
         return disk, False
 
-    def _disturb(self, disk: Disk, random: Random, told: list[str]) -> Disk:
+    def _disturb(self, disk: Disk, random: Random, reported: list[str]) -> Disk:
         """What goes wrong in starts before the one that is checked."""
         while random.random() < AGAIN_CHANCE:
-            disk = self._cut_again(disk, random, told)
+            disk = self._cut_again(disk, random, reported)
         return disk
 
-    def _cut_again(self, disk: Disk, random: Random, told: list[str]) -> Disk:
+    def _cut_again(self, disk: Disk, random: Random, reported: list[str]) -> Disk:
         """Power is cut, or the process dies, during the recovery of a state or right after."""
         self.tally.deeper += 1
         self.tally.recoveries += 1
@@ -206,5 +208,5 @@ class Explorer:
         except StoreError:
             pass  # that is how it ends
         kind = random.choice(["kill", *POWER_CUTS])
-        told.append(f"again at change {disk.off_at} of the recovery: {kind}")
+        reported.append(f"again at change {disk.off_at} of the recovery: {kind}")
         return disk.kill() if kind == "kill" else disk.crash(POWER_CUTS[kind](disk, random))

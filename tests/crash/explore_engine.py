@@ -70,14 +70,16 @@ class EngineExplorer:
     def run(self) -> Tally:
         """All states."""
         self._disk.on_change = self._each_change
-        told = ["the workload itself"]
-        with self._repeatable(self._first, told):
+        reported = ["the workload itself"]
+        with self._repeatable(self._first, reported):
             self._workload.run(STEPS_COUNT)
         return self.tally
 
-    def _repeatable(self, number: int, told: list[str]) -> AbstractContextManager[None]:
+    def _repeatable(self, number: int, reported: list[str]) -> AbstractContextManager[None]:
         alone = self._only is not None
-        return repeatable(self.tally, self.seed, number, told, alone=alone, subject=self._subject)
+        return repeatable(
+            self.tally, self.seed, number, reported, alone=alone, subject=self._subject
+        )
 
     def _each_change(self) -> None:
         """A state at some changes, of a kind that its number draws."""
@@ -94,13 +96,13 @@ class EngineExplorer:
         if fault is not None and fault.is_silent:
             return  # nobody could take note of a failed sync
         kind = random.choice(["kill", *POWER_CUTS])
-        told = [f"{self.name}: {kind}"]
-        with self._repeatable(number, told):
-            self._check(kind, random, told)
-        self.tally.states[told[0]] += 1
+        reported = [f"{self.name}: {kind}"]
+        with self._repeatable(number, reported):
+            self._check(kind, random, reported)
+        self.tally.states[reported[0]] += 1
         self.tally.contained.update(self._workload.features())
 
-    def _check(self, kind: str, random: Random, told: list[str]) -> None:
+    def _check(self, kind: str, random: Random, reported: list[str]) -> None:
         self._workload.note_promises()
         world = copied(self._workload.world)
         fault = self._workload.disk.fault
@@ -120,16 +122,16 @@ class EngineExplorer:
             if kind != "kill":
                 world.written = world.flushed
             kind = random.choice(["kill", *POWER_CUTS])
-            told.append(f"again at change {disk.off_at} of the start: {kind}")
+            reported.append(f"again at change {disk.off_at} of the start: {kind}")
             disk = left_by(disk, kind, random)
         if kind != "kill":
             world.written = world.flushed
         errors = Random(f"errors {self.seed} {self._number}")
         while errors.random() < ERRORS_CHANCE:
-            disk = self._start_with_errors(disk, database_on(disk), world, errors, told)
+            disk = self._start_with_errors(disk, database_on(disk), world, errors, reported)
         if random.random() < NO_EPOCHS_CHANCE:
             disk.unlink(f"{DIRECTORY}/{EPOCHS_NAME}")
-            told.append("without the list of epochs")
+            reported.append("without the list of epochs")
         self.tally.recoveries += 2
         self.tally.note(disk)
         check_engine(disk, database_on(disk), world)
@@ -143,7 +145,7 @@ class EngineExplorer:
         return lambda disk: MemoryStateDb(versions)
 
     def _start_with_errors(
-        self, disk: Disk, database: StateDb, world: World, random: Random, told: list[str]
+        self, disk: Disk, database: StateDb, world: World, random: Random, reported: list[str]
     ) -> Disk:
         """An engine starts on a disk with errors, or does not. Returns what the next one finds."""
         self.tally.recoveries += 1
@@ -153,9 +155,9 @@ class EngineExplorer:
         try:
             EngineActor(disk, database, copied(world))
         except StoreError as error:
-            told.append(f"refused: {error}, {fault.last}")
+            reported.append(f"refused: {error}, {fault.last}")
         else:
-            told.append(f"started with {fault.failed} of {name}, {fault.last}")
+            reported.append(f"started with {fault.failed} of {name}, {fault.last}")
         disk.fault = None
         if fault.is_final:
             world.written = world.flushed  # what a failed sync should have written is gone

@@ -61,7 +61,9 @@ class FaultsExplorer(Explorer):
         disk.on_change = on_change
         self._carry_out(self._workload, None)
 
-    def _disturb_damaged(self, disk: Disk, random: Random, told: list[str]) -> tuple[Disk, bool]:
+    def _disturb_damaged(
+        self, disk: Disk, random: Random, reported: list[str]
+    ) -> tuple[Disk, bool]:
         cut = False
         while random.random() < START_CHANCE:
             self.tally.recoveries += 1
@@ -74,10 +76,10 @@ class FaultsExplorer(Explorer):
             disk.fault = fault
             try:
                 cut |= was_cut(open_store(disk, self._settings).recovery)
-                told.append(f"started with {fault.failed} of {name}, {fault.last}")
+                reported.append(f"started with {fault.failed} of {name}, {fault.last}")
             except StoreRefused as refused:
                 cut = True  # perhaps it did, and did not come to say so
-                told.append(f"refused: {refused}, {fault.last}")
+                reported.append(f"refused: {refused}, {fault.last}")
             disk.fault = None
             disk = disk.crash(NOTHING) if fault.is_silent else disk.kill()
         return disk, cut
@@ -127,14 +129,14 @@ class FaultsExplorer(Explorer):
         actor.close()
         demand(workload.disk.open_count == 0, "a store that was closed keeps files open")
 
-    def _disturb(self, disk: Disk, random: Random, told: list[str]) -> Disk:
+    def _disturb(self, disk: Disk, random: Random, reported: list[str]) -> Disk:
         while random.random() < START_CHANCE:
-            disk = self._start_with_errors(disk, random, told)
+            disk = self._start_with_errors(disk, random, reported)
         while random.random() < AGAIN_CHANCE:
-            disk = self._cut_again(disk, random, told)
+            disk = self._cut_again(disk, random, reported)
         return disk
 
-    def _start_with_errors(self, disk: Disk, random: Random, told: list[str]) -> Disk:
+    def _start_with_errors(self, disk: Disk, random: Random, reported: list[str]) -> Disk:
         """A start that meets errors. Returns what the next one finds."""
         self.tally.recoveries += 1
         name, errors = random.choice(SPRINKLED)
@@ -144,18 +146,18 @@ class FaultsExplorer(Explorer):
         try:
             actor = Actor(disk, self._settings, attempted)
         except StoreRefused as refused:
-            told.append(f"refused: {refused}, {fault.last}")
+            reported.append(f"refused: {refused}, {fault.last}")
             demand(disk.open_count == 0, "a start that was refused keeps files open")
             disk.fault = None
         else:
-            told.append(f"started with {fault.failed} of {name}, {fault.last}")
+            reported.append(f"started with {fault.failed} of {name}, {fault.last}")
             disk.fault = None
             left = disk.crash(NOTHING)
             actor.prepare()  # where there was no room for it, entries are in memory only
             actor.store_prepared()
-            kept = check_contents(actor.store, attempted)
+            remaining = check_contents(actor.store, attempted)
             served = Actor(left, self._settings, attempted)
-            demand(served.own.end_offset == kept, "(e) what was served is gone")
+            demand(served.own.end_offset == remaining, "(e) what was served is gone")
         if fault.is_silent or (fault.is_final and random.random() < 0.5):
             return disk.crash(random.choice((NOTHING, EVERYTHING)))
         return disk.kill()

@@ -22,7 +22,7 @@ from tests.crash.faults import EVERY, FULL, SHORTAGES, Sprinkled
 from tests.crash.schedule import Schedule
 from tests.crash.sqlite_disk import PATH, DiskStateDb
 from tests.crash.tally import Tally
-from tests.crash.upkeep import KeptWorkload
+from tests.crash.upkeep import SurvivingWorkload
 
 SWITCHING: Final = (0.1, 0.3, 0.6)
 ERRORS: Final = (
@@ -54,7 +54,7 @@ class UpkeepExplorer(EngineExplorer):
     def _make_workload(self, random: Random) -> EngineWorkload:
         random = Random(f"upkeep {self.seed}")
         schedule = Schedule(Random(random.random()), random.choice(SWITCHING))
-        workload = KeptWorkload(random, self._disk, schedule)
+        workload = SurvivingWorkload(random, self._disk, schedule)
         errors = Random(random.random())
         below, kinds, chances = errors.choice(ERRORS)
         chance = errors.choice(chances)
@@ -67,8 +67,8 @@ class UpkeepExplorer(EngineExplorer):
     def run(self) -> Tally:
         """All states."""
         self._disk.on_change = self._each_change
-        told = ["the workload itself"]
-        with structlog.testing.capture_logs(), self._repeatable(self._first, told):
+        reported = ["the workload itself"]
+        with structlog.testing.capture_logs(), self._repeatable(self._first, reported):
             self._workload.run(2 * STEPS_COUNT)
         return self.tally
 

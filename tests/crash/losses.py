@@ -55,10 +55,10 @@ class Parts:
     def keeps_size(self) -> bool:
         return self._random() < self._names_likely
 
-    def write(self, left: bytearray, place: int, data: bytes) -> None:
-        for low, high in pieces(place, len(data), self._unit):
+    def write(self, left: bytearray, position: int, data: bytes) -> None:
+        for low, high in pieces(position, len(data), self._unit):
             if self._random() < self._likely:
-                apply(left, low, data[low - place : high - place])
+                apply(left, low, data[low - position : high - position])
             elif self._noise is not None:
                 apply(left, low, self._noise(high - low))
 
@@ -66,18 +66,18 @@ class Parts:
 class Whole:
     """All changes or none."""
 
-    def __init__(self, kept: bool) -> None:
-        self._kept = kept
+    def __init__(self, remaining: bool) -> None:
+        self._remaining = remaining
 
     def keeps_name(self) -> bool:
-        return self._kept
+        return self._remaining
 
     def keeps_size(self) -> bool:
-        return self._kept
+        return self._remaining
 
-    def write(self, left: bytearray, place: int, data: bytes) -> None:
-        if self._kept:
-            apply(left, place, data)
+    def write(self, left: bytearray, position: int, data: bytes) -> None:
+        if self._remaining:
+            apply(left, position, data)
 
 
 NOTHING: Final = Whole(False)
@@ -101,19 +101,19 @@ class Subset:
 
     keeps_size = keeps_name
 
-    def write(self, left: bytearray, place: int, data: bytes) -> None:
-        for low, high in pieces(place, len(data), SECTOR):
+    def write(self, left: bytearray, position: int, data: bytes) -> None:
+        for low, high in pieces(position, len(data), SECTOR):
             if self.keeps_name():
-                apply(left, low, data[low - place : high - place])
+                apply(left, low, data[low - position : high - position])
 
 
-def pieces(place: int, size: int, unit: int) -> Iterator[tuple[int, int]]:
+def pieces(position: int, size: int, unit: int) -> Iterator[tuple[int, int]]:
     """The parts of [place, place + size) that lie in different units."""
-    for start in range(place - place % unit, place + size, unit):
-        yield max(start, place), min(start + unit, place + size)
+    for start in range(position - position % unit, position + size, unit):
+        yield max(start, position), min(start + unit, position + size)
 
 
-def other_places(disk: Disk, random: Random) -> Callable[[int], bytes]:
+def other_positions(disk: Disk, random: Random) -> Callable[[int], bytes]:
     """Noise that is made of what the log holds elsewhere: sound records in the wrong place."""
     segments = [bytes(file.data) for path, file in disk.files().items() if LOG_PART in path]
 
@@ -137,7 +137,7 @@ POWER_CUTS: Final[dict[str, Callable[[Disk, Random], Loss]]] = {
     "names": lambda disk, random: Parts(random, 1.0, names_likely=0.5),
     "zeros": lambda disk, random: Parts(random, 0.4, names_likely=0.9, noise=bytes),
     "garbage": lambda disk, random: Parts(
-        random, 0.4, names_likely=0.9, noise=other_places(disk, random)
+        random, 0.4, names_likely=0.9, noise=other_positions(disk, random)
     ),
     "trash": lambda disk, random: Parts(random, 0.4, names_likely=0.9, noise=random.randbytes),
 }
@@ -155,31 +155,33 @@ def flip_bit(disk: Disk, random: Random) -> str:
         (path, size) for path, file in disk.files().items() if (size := live_bytes(path, file))
     ]
     path, size = random.choice(files)
-    place, bit = random.randrange(size), random.randrange(8)
+    position, bit = random.randrange(size), random.randrange(8)
     file = disk.files()[path]
     data = bytearray(file.data)
-    data[place] ^= 1 << bit
+    data[position] ^= 1 << bit
     damage(file, bytes(data))
-    return f"bit {bit} of byte {place} of {path} is flipped"
+    return f"bit {bit} of byte {position} of {path} is flipped"
 
 
 def swap_sectors(disk: Disk, random: Random) -> str:
     """Swap two sectors, of one file or of two. Returns which."""
     sectors = [
-        (path, place)
+        (path, position)
         for path, file in disk.files().items()
-        for place in range(0, live_bytes(path, file), SECTOR)
+        for position in range(0, live_bytes(path, file), SECTOR)
     ]
-    (path, place), (other_path, other_place) = random.choice(sectors), random.choice(sectors)
+    (path, position), (other_path, other_position) = random.choice(sectors), random.choice(sectors)
     file, other = disk.files()[path], disk.files()[other_path]
-    size = min(len(file.data) - place, len(other.data) - other_place, SECTOR)
-    first = bytes(file.data[place : place + size])
-    second = bytes(other.data[other_place : other_place + size])
-    for changed, at, written in ((file, place, second), (other, other_place, first)):
+    size = min(len(file.data) - position, len(other.data) - other_position, SECTOR)
+    first = bytes(file.data[position : position + size])
+    second = bytes(other.data[other_position : other_position + size])
+    for changed, at, written in ((file, position, second), (other, other_position, first)):
         data = bytearray(changed.data)
         data[at : at + size] = written
         damage(changed, bytes(data))
-    return f"{size} bytes at {place} of {path} and at {other_place} of {other_path} are swapped"
+    return (
+        f"{size} bytes at {position} of {path} and at {other_position} of {other_path} are swapped"
+    )
 
 
 def damage(file: File, data: bytes) -> None:

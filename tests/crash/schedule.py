@@ -297,12 +297,12 @@ class Eventfds:
         self._counts[handle - HANDLES_FROM] += count
 
     def eventfd_read(self, handle: int) -> int:
-        place = handle - HANDLES_FROM
-        if self._waits[place]:
-            self._schedule.wait(lambda: self._counts[place] > 0)
-        elif not self._counts[place]:
+        number = handle - HANDLES_FROM
+        if self._waits[number]:
+            self._schedule.wait(lambda: self._counts[number] > 0)
+        elif not self._counts[number]:
             raise BlockingIOError
-        count, self._counts[place] = self._counts[place], 0
+        count, self._counts[number] = self._counts[number], 0
         return count
 
     def is_readable(self, handle: int) -> bool:

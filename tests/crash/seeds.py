@@ -46,12 +46,12 @@ def explore(seed: int, only: int | None = None, subject: str = "") -> Tally:
 
 def explorers(seed: int, only: int | None, subject: str) -> Iterator[Explorer | EngineExplorer]:
     """Who has states of this seed and subject, and the one with this number."""
-    place = None if only is None else only // FIRST_NUMBER
+    number = None if only is None else only // FIRST_NUMBER
     for name, (begin, explorer) in OTHERS.items():
         if explorer is UpkeepExplorer and not is_reachable():
             continue
-        if place in (None, begin) and subject in ("", name):
+        if number in (None, begin) and subject in ("", name):
             yield explorer(seed, only=only, first=begin * FIRST_NUMBER)
     for workload in range(WORKLOADS_COUNT):
-        if place in (None, workload + 1) and subject not in OTHERS:
+        if number in (None, workload + 1) and subject not in OTHERS:
             yield EngineExplorer(seed, workload, subject=subject, only=only)

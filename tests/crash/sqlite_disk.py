@@ -10,7 +10,7 @@ Rules:
 
 * One connection at a time has the file of one disk, as in the program: locks are always granted,
   and the index of SQLite's log is memory of its own for each connection.
-* What a callback raises can not pass SQLite, which is told that the call failed. Unless it was an
+* What a callback raises cannot pass SQLite, which is told that the call failed. Unless it was an
   error of the disk, it is raised again behind SQLite, and no later call reaches the disk: a process
   that was killed rolls nothing back.
 * SQLite finds temporary files in memory: they need not survive anything.

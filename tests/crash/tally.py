@@ -58,12 +58,12 @@ class Tally:
 
 @contextmanager
 def repeatable(
-    tally: Tally, seed: int, number: int, told: list[str], *, alone: bool, subject: str = ""
+    tally: Tally, seed: int, number: int, reported: list[str], *, alone: bool, subject: str = ""
 ) -> Iterator[None]:
     """Whatever a check raises is a failure, with the command that repeats it.
 
     Args:
-        told: what is known of the state; may grow meanwhile.
+        reported: what is known of the state; may grow meanwhile.
         alone: the state is repeated: say where the error came from.
         subject: what the seed's workloads had to be about.
     """
@@ -74,6 +74,6 @@ def repeatable(
         about = f"--with '{subject}' " if subject else ""
         text = "".join(lines) if alone else f"{type(error).__name__}: {error}"
         tally.failures.append(
-            f"seed {seed}, state {number} ({', '.join(told)}): {text}\n"
+            f"seed {seed}, state {number} ({', '.join(reported)}): {text}\n"
             f'    make crash CRASH="{about}--seed {seed} --state {number}"'
         )

@@ -105,8 +105,8 @@ def test_a_segment_found_by_its_name_is_not_yet_durable() -> None:
     promised_after(disk, 3)
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.5, 0.9])
-def test_what_recovery_keeps_after_a_failed_sync_is_on_the_disk(kept: float) -> None:
+@pytest.mark.parametrize("remaining", [0.0, 0.5, 0.9])
+def test_what_recovery_keeps_after_a_failed_sync_is_on_the_disk(remaining: float) -> None:
     """After a failed sync the pages are clean and still shown: the next process would read records
     that are not on the disk, and no sync would write them. Writing them again in place is no way
     out: what had been acked stands among them, and power may be cut meanwhile."""
@@ -122,7 +122,7 @@ def test_what_recovery_keeps_after_a_failed_sync_is_on_the_disk(kept: float) -> 
         first=0,
         count=NEVER,
         random=random,
-        loss=Parts(random, kept),
+        loss=Parts(random, remaining),
     )
     with pytest.raises(StorageFailed):
         actor.flush()
@@ -320,13 +320,13 @@ def test_a_queue_is_dropped_from_a_checkpoint_only_if_the_log_says_so(
     }
     for step in steps.split():
         acts[step]()
-    for loss, kept in ((NOTHING, 5), (EVERYTHING, 7)):
+    for loss, remaining in ((NOTHING, 5), (EVERYTHING, 7)):
         found = open_store(disk.crash(loss), SETTINGS)
         assert found.recovery.rebuilt_all == ""
-        assert check_contents(found, actor.attempted) == kept
+        assert check_contents(found, actor.attempted) == remaining
         index = found.find_index(WIDE_FIRST)
         assert index is not None
-        assert index.end_offset == kept
+        assert index.end_offset == remaining
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -387,14 +387,14 @@ def test_a_checkpoint_of_a_former_version_behind_the_head_of_a_blank_record() ->
     actor.flush()
     actor.prepare()
     actor.store_prepared()
-    places = [(attempted, end) for attempted, end in enumerate(actor.attempted.ends, 1)]
+    positions = [(attempted, end) for attempted, end in enumerate(actor.attempted.ends, 1)]
     second = actor.store.segments()[1][0]
-    kept, end = max((kept, end) for kept, end in places if end < second)
+    remaining, end = max((remaining, end) for remaining, end in positions if end < second)
     disk = actor.disk.crash(NOTHING)
     checkpoint = read_checkpoint(disk, DIRECTORY)
     assert checkpoint is not None
     write_checkpoint(disk, DIRECTORY, replace(checkpoint, position=end + BLANK_SIZE))
-    assert kept < actor.attempted.promised
+    assert remaining < actor.attempted.promised
     assert check_contents(open_store(disk, SETTINGS), actor.attempted) == actor.attempted.promised
 
 

@@ -49,8 +49,8 @@ def test_one_state_can_be_repeated_alone() -> None:
         whole = explorer(4).run()
         found = [
             alone
-            for place in range(number, number + 8)
-            if (alone := explorer(4, only=place).run()).images
+            for index in range(number, number + 8)
+            if (alone := explorer(4, only=index).run()).images
         ]
         assert found
         for alone in found:

@@ -27,7 +27,7 @@ def test_states_with_upkeep() -> None:
     whole = UpkeepExplorer(1).run()
     assert whole.failures == []
     assert whole.states.total() > 40
-    alone = [tally for place in range(8) if (tally := UpkeepExplorer(1, only=place).run()).images]
+    alone = [tally for index in range(8) if (tally := UpkeepExplorer(1, only=index).run()).images]
     assert alone
     for tally in alone:
         assert tally.states.total() == 1

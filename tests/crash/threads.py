@@ -220,6 +220,6 @@ class ThreadedWorkload(Workload):
             actor.store.flusher.request()
             self._schedule.point()
 
-    def _end_life(self, kind: str) -> None:
+    def _end_run(self, kind: str) -> None:
         self._schedule.end_others()
-        super()._end_life(kind)
+        super()._end_run(kind)

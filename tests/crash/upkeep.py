@@ -117,7 +117,7 @@ class TurningWorkers:
         return outcome[0]
 
 
-class KeptActor(EngineActor):
+class SurvivingActor(EngineActor):
     """A running engine with its upkeep. Raises StoreError as `Store.open`."""
 
     def __init__(self, disk: Disk, database: StateDb, world: World, schedule: Schedule) -> None:
@@ -163,7 +163,7 @@ class KeptActor(EngineActor):
         self._asyncio.end()
 
 
-class KeptWorkload(EngineWorkload):
+class SurvivingWorkload(EngineWorkload):
     """Steps drawn from a seed, with upkeep beside them.
 
     Attributes:
@@ -177,7 +177,7 @@ class KeptWorkload(EngineWorkload):
         self._schedule = schedule
         self._common = STEPS
         self._flush_chance = random.choice(FLUSH_CHANCES)
-        self._actor: KeptActor | None = None
+        self._actor: SurvivingActor | None = None
         self.on_saved: Callable[[], None] | None = None
         self.on_failed: Callable[[], None] | None = None
         self.refused_count = 0
@@ -226,7 +226,7 @@ class KeptWorkload(EngineWorkload):
         self.database = DiskStateDb(disk, self.on_saved)
         fault, disk.fault = disk.fault, None  # starts with errors are made of states
         try:
-            return KeptActor(disk, self.database, self.world, self._schedule)
+            return SurvivingActor(disk, self.database, self.world, self._schedule)
         finally:
             disk.fault = fault
 
@@ -249,7 +249,7 @@ class KeptWorkload(EngineWorkload):
         actor.iterate(self._random.choice(PASSING_SECONDS))
         self.deleted = self.deleted or actor.store.log.start > 0
 
-    def _end_life(self, actor: EngineActor, step: str) -> None:
+    def _end_run(self, actor: EngineActor, step: str) -> None:
         assert self._actor is not None
         fault = self.disk.fault
         if fault is not None and fault.is_final:
@@ -261,5 +261,5 @@ class KeptWorkload(EngineWorkload):
                 step = "crash"
             fault.is_final = fault.is_silent = False
         self.disk.fault = None  # starts with errors are made of states
-        super()._end_life(actor, step)
+        super()._end_run(actor, step)
         self.disk.fault = fault

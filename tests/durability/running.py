@@ -1,7 +1,7 @@
 """A whole server inside the test's process: real sockets, a real loop, and a disk that obeys.
 
 The loop runs in a thread of its own, as `polymq serve` would run it, over the real store, engine
-and doors. Only the way to the disk is the test's: it can be held back, fail, or be full.
+and listeners. Only the way to the disk is the test's: it can be held back, fail, or be full.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SteppedFiles(WrappedFiles):
         free_bytes, size_bytes = super().space(path)
         return free_bytes if self.free_bytes is None else self.free_bytes, size_bytes
 
-    def hold(self) -> None:
+    def block(self) -> None:
         """From now on each sync needs a permit."""
         self._holding = True
 
@@ -80,9 +80,9 @@ class Disk:
         self.held = HeldFiles(self.failing, seconds_max=SECONDS_MAX)
         self.stepped = SteppedFiles(self.held)
 
-    def hold(self) -> None:
+    def block(self) -> None:
         """Hold back every fdatasync from now on."""
-        self.held.hold()
+        self.held.block()
 
     def release(self) -> None:
         """Let them through."""
@@ -108,7 +108,7 @@ class Running:
 
     Attributes:
         disk: what it writes to.
-        ports: where its doors are.
+        ports: where its listeners are.
         bugs: exceptions that reached the loop, in words.
     """
 
@@ -125,7 +125,7 @@ class Running:
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def start(self) -> None:
-        """Return when the doors are open."""
+        """Return when the listeners are open."""
         self._thread.start()
         self._ready.result(SECONDS_MAX)
 
@@ -244,8 +244,8 @@ def settings_for(directory: Path, **options: Any) -> Settings:
         "topics": {},
         "replication": {},
     }
-    for door in ("mqtt", "amqp", "http", "rocketmq", "admin"):
-        sections[door]["port"] = 0
+    for listener in ("mqtt", "amqp", "http", "rocketmq", "admin"):
+        sections[listener]["port"] = 0
     for key, value in options.items():
         section, _, name = key.partition("__")
         sections[section][name] = value

@@ -29,7 +29,7 @@ def test_pending_acks_leave_before_the_end(server: Running) -> None:
         assert poll.ask("PUT", "/subscriptions/s", {"topic": "other"})[0] == 201
         channel.ask(spec.Queue.Declare(queue="q", durable=True), spec.Queue.DeclareOk)
         end = server.appended()
-        server.disk.hold()
+        server.disk.block()
         device.send(mqtt.publish("t/k", b"1", qos=1, packet_id=1))
         end = server.wait_appended(end)
         channel.publish("", "q", b"2")
@@ -62,7 +62,7 @@ def test_a_disk_that_never_answers_gets_no_acks(server: Running) -> None:
         AmqpWire(ports.amqp, confirms=True) as channel,
     ):
         end = server.appended()
-        server.disk.hold()
+        server.disk.block()
         device.send(mqtt.publish("t/k", b"1", qos=1, packet_id=1))
         end = server.wait_appended(end)
         channel.publish("t", "k", b"2")

@@ -62,7 +62,7 @@ def test_mqtt(server: Running, question: bytes, answer: bytes) -> None:
         client.send(mqtt.publish("t/1", qos=2, packet_id=1), mqtt.subscribe(2, ("old/#", 1)))
         client.expect(mqtt.pubrec(1), mqtt.suback(2, 1))
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         client.send(question)
         server.wait_appended(before)
         server.disk.held.wait_until_held()
@@ -76,7 +76,7 @@ def test_mqtt_connack_of_a_new_persistent_session(server: Running) -> None:
     assert server.ports.mqtt is not None
     with MqttWire.connected(server.ports.mqtt, "other") as other:
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         with MqttWire(server.ports.mqtt, "c", clean=False) as client:
             server.wait_appended(before)
             server.disk.held.wait_until_held()
@@ -98,7 +98,7 @@ def test_mqtt_packet_ids_are_on_the_disk_before_their_publish(server: Running) -
     ):
         client.send(mqtt.subscribe(1, ("t/#", 2)))
         client.expect(mqtt.suback(1, 2))
-        server.disk.stepped.hold()
+        server.disk.stepped.block()
         publisher.send(mqtt.publish("t/1", b"body", qos=2, packet_id=1))
         server.disk.stepped.wait_until_held()
         server.disk.stepped.step()  # the message; its packet id is given then
@@ -191,7 +191,7 @@ def test_amqp_declarations(
     """What is durable is on the disk before its -ok."""
     with amqp_with_marks(server) as client:
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         client.send(question)
         server.wait_appended(before)
         server.disk.held.wait_until_held()
@@ -219,7 +219,7 @@ def test_amqp_confirms(server: Running, publish: Callable[[AmqpWire], None]) -> 
     offset are."""
     with amqp_with_marks(server) as client:
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         publish(client)
         server.wait_appended(before)
         server.disk.held.wait_until_held()
@@ -239,7 +239,7 @@ def test_amqp_transactions(server: Running, what: str) -> None:
         transactional.consume("durable")
         tag = transactional.message().method.delivery_tag
         before = server.wait_flushed()
-        server.disk.hold()
+        server.disk.block()
         if what != "ack":
             transactional.publish("", "marks", b"body")
         if what != "publish":
@@ -257,7 +257,7 @@ def test_amqp_closing_does_not_hurry_confirms(server: Running) -> None:
     """connection.close after a publish: the confirm comes first, and both wait."""
     with amqp_with_marks(server) as client:
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         client.publish("", "durable", b"body")
         server.wait_appended(before)
         server.disk.held.wait_until_held()
@@ -302,7 +302,7 @@ def test_http(server: Running, ask: Callable[[HttpWire], None], status: int) -> 
     with HttpWire(server.ports.http) as client, HttpWire(server.ports.http) as other:
         assert client.ask("PUT", "/subscriptions/old", {"topic": "t"})[0] == 201
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         ask(client)
         server.wait_appended(before)
         server.disk.held.wait_until_held()
@@ -332,7 +332,7 @@ def test_administration(
         operator = {"Authorization": f"Bearer {server.token()}", "X-PolyMQ-Admin": "1"}
         assert client.ask("PUT", "/users/old", PASSWORD, **operator)[0] == 201
         before = server.wait_flushed()
-        server.disk.hold()
+        server.disk.block()
         client.send(method, path, value, **operator)
         server.wait_appended(before)
         server.disk.held.wait_until_held()
@@ -387,7 +387,7 @@ def test_rocketmq(
         }
         assert client.publish("t", b"seed").code == 0
         before = server.wait_flushed()
-        server.disk.hold()
+        server.disk.block()
         ask(client, half)
         server.wait_appended(before)
         server.disk.held.wait_until_held()

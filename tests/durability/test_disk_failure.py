@@ -41,7 +41,7 @@ def break_disk(server: Running, call: str, ask: Callable[[], None]) -> None:
         ask()
         return
     before = server.appended()
-    server.disk.hold()
+    server.disk.block()
     ask()
     server.wait_appended(before)
     server.disk.held.wait_until_held()
@@ -279,7 +279,7 @@ def test_retained_messages_are_those_that_were_committed(server: Running, call: 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_the_operator_is_told(server: Running, call: str) -> None:
-    """Health and metrics of the admin door, and the health of the HTTP door."""
+    """Health and metrics of the admin listener, and the health of the HTTP listener."""
     assert json.loads(admin(server, "/health"))["status"] == "ok"
     fail_now(server, call)
     assert "read-only" in json.loads(admin(server, "/health"))["status"]

@@ -86,11 +86,11 @@ def test_amqp_clients_are_told_when_it_begins_and_ends(server: Running) -> None:
     """connection.blocked and unblocked, to who knows them; also to who connects meanwhile."""
     assert server.ports.amqp is not None
     with (
-        AmqpWire(server.ports.amqp, wants_blocked=True) as told,
+        AmqpWire(server.ports.amqp, wants_blocked=True) as reported,
         AmqpWire(server.ports.amqp) as untold,
     ):
         run_short(server)
-        assert "nearly full" in told.expect(spec.Connection.Blocked).reason
+        assert "nearly full" in reported.expect(spec.Connection.Blocked).reason
         late = pika.BlockingConnection(
             pika.ConnectionParameters(
                 HOST, server.ports.amqp, blocked_connection_timeout=SECONDS_MAX
@@ -101,7 +101,7 @@ def test_amqp_clients_are_told_when_it_begins_and_ends(server: Running) -> None:
         late.add_on_connection_blocked_callback(lambda _, frame: began.append(frame.method.reason))
         late.add_on_connection_unblocked_callback(lambda _, frame: ended.append(frame))
         server.disk.leave_free(None)
-        told.expect(spec.Connection.Unblocked)
+        reported.expect(spec.Connection.Unblocked)
         while not ended:
             late.process_data_events(time_limit=SECONDS_MAX)
         late.close()

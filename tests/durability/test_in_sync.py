@@ -85,7 +85,7 @@ def test_a_replica_that_is_ahead_of_the_disk_is_not_enough(server: Running) -> N
     assert server.ports.mqtt is not None
     with MqttWire.connected(server.ports.mqtt, "publisher") as client:
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         client.send(mqtt.publish(TOPIC, b"body", qos=1, packet_id=1))
         server.wait_appended(before)
         server.acked()

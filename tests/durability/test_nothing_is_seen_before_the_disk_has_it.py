@@ -18,7 +18,7 @@ def test_every_reader_waits(server: Running, sink: Sink, publisher: Publisher, w
     with Readers(server, sink) as readers:
         publisher.stage(way, b"body")
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         publisher.publish(way, b"body")
         server.wait_appended(before)
         server.disk.held.wait_until_held()
@@ -39,7 +39,7 @@ def test_what_nobody_acks_is_seen_at_once_but_not_by_offset(
     never given again, and this one still could be."""
     with Readers(server, sink) as readers:
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         publisher.publish(way, b"body")
         server.wait_appended(before)
         seen = readers.seen()
@@ -65,7 +65,7 @@ def test_nothing_overtakes_within_a_queue(
     """QoS 0 behind QoS 1 in the same queues waits with it; order is part of the promise."""
     with Readers(server, sink) as readers:
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         publisher.publish("MQTT QoS 1", b"first")
         publisher.publish("MQTT QoS 0", b"second")
         publisher.mqtt.came()
@@ -92,7 +92,7 @@ def test_a_retained_message_is_not_replayed_before_the_disk_has_it(server: Runni
         publisher.send(mqtt.publish("t/old", b"old", qos=1, packet_id=1, retain=True))
         publisher.expect(mqtt.puback(1))
         before = server.appended()
-        server.disk.stepped.hold()
+        server.disk.stepped.block()
         subscriber.send(mqtt.subscribe(1, ("t/#", 1)))
         server.wait_appended(before)
         server.disk.stepped.wait_until_held()
@@ -124,7 +124,7 @@ def test_state_that_is_not_committed_is_not_served_either(server: Running) -> No
         publisher.send(mqtt.publish(f"{TOPIC}/k", b"one", qos=1, packet_id=1))
         publisher.expect(mqtt.puback(1))
         before = server.appended()
-        server.disk.hold()
+        server.disk.block()
         publisher.send(mqtt.publish(f"{TOPIC}/k", b"two", qos=1, packet_id=2))
         server.wait_appended(before)
         assert pull(server.ports, TOPIC) == [b"one"]

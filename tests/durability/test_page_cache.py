@@ -40,7 +40,7 @@ def test_nobody_waits_for_the_disk(
     """The answer comes and consumers get the message while every sync is held back. Readers by
     offset see it when the disk has it, which the lazy flush sees to."""
     with Readers(server, sink) as readers:
-        server.disk.hold()
+        server.disk.block()
         publisher.publish(way, b"body")
         publisher.expect_answer(way)
         server.disk.held.wait_until_held()  # somebody asked for a sync, or the lazy one came
@@ -66,7 +66,7 @@ def test_mqtt_acks_keep_their_order(server: Running) -> None:
         MqttWire.connected(server.ports.mqtt, "a") as client,
         MqttWire.connected(server.ports.mqtt, "b") as other,
     ):
-        server.disk.hold()
+        server.disk.block()
         client.send(mqtt.publish(TOPIC, qos=1, packet_id=1))
         client.expect(mqtt.puback(1))
         client.send(mqtt.publish(SAFE_TOPIC, qos=1, packet_id=2))
@@ -86,7 +86,7 @@ def test_both_kinds_in_one_read(server: Running) -> None:
     """One answer covers all publishes of a read, so it waits for the safest of them."""
     assert server.ports.mqtt is not None
     with MqttWire.connected(server.ports.mqtt, "a") as client:
-        server.disk.hold()
+        server.disk.block()
         client.send(
             mqtt.publish(SAFE_TOPIC, qos=1, packet_id=1), mqtt.publish(TOPIC, qos=1, packet_id=2)
         )
@@ -102,7 +102,7 @@ def test_amqp_confirms_keep_their_order(server: Running) -> None:
     with AmqpWire(server.ports.amqp, confirms=True) as client:
         declare = spec.Exchange.Declare(exchange=SAFE_TOPIC, type="topic", durable=True)
         client.ask(declare, spec.Exchange.DeclareOk)
-        server.disk.hold()
+        server.disk.block()
         client.publish(TOPIC, "k", b"1")
         assert client.expect(spec.Basic.Ack).delivery_tag == 1
         client.publish(SAFE_TOPIC, "k", b"2")
@@ -130,13 +130,13 @@ def test_a_changed_setting_counts_from_then_on(server: Running, admin: AdminClie
         client.send(mqtt.publish(TOPIC, qos=1, packet_id=1))
         client.expect(mqtt.puback(1))
         admin.set_topic(TOPIC, {"durability": "fsync"})
-        server.disk.hold()
+        server.disk.block()
         client.send(mqtt.publish(TOPIC, qos=1, packet_id=2))
         assert client.came() == []
         server.disk.release()
         client.expect(mqtt.puback(2))
         admin.set_topic(TOPIC, QUICK)
-        server.disk.hold()
+        server.disk.block()
         client.send(mqtt.publish(TOPIC, qos=1, packet_id=3))
         client.expect(mqtt.puback(3))
         server.disk.release()
@@ -153,7 +153,7 @@ def test_chosen_for_the_whole_broker(tmp_path: Path) -> None:
         ):
             other.send(mqtt.publish("any/topic", qos=1, packet_id=1))
             other.expect(mqtt.puback(1))
-            server.disk.hold()
+            server.disk.block()
             client.send(mqtt.publish(SAFE_TOPIC, qos=1, packet_id=1))
             other.send(mqtt.publish("any/topic", qos=1, packet_id=2))
             other.expect(mqtt.puback(2))

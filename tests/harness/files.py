@@ -72,25 +72,25 @@ class FileNode:
     holder: int | None = None
     """The handle that holds the lock."""
 
-    def apply(self, place: int, data: bytes | None) -> None:
+    def apply(self, offset: int, data: bytes | None) -> None:
         """A process changes the file."""
-        self.pending.append((place, data))
-        change(self.now, place, data)
+        self.pending.append((offset, data))
+        change(self.now, offset, data)
 
     def after_crash(self, chooser: Chooser) -> bytes:
         """What of the file a crash left."""
         left = bytearray(self.synced)
-        for place, data in self.pending:
+        for offset, data in self.pending:
             if data is None:
                 if chooser.takes():
-                    change(left, place, None)
+                    change(left, offset, None)
                 continue
-            for start in range(place - place % SECTOR, place + len(data), SECTOR):
-                low, high = max(start, place), min(start + SECTOR, place + len(data))
+            for start in range(offset - offset % SECTOR, offset + len(data), SECTOR):
+                low, high = max(start, offset), min(start + SECTOR, offset + len(data))
                 if chooser.trashes():
                     change(left, low, chooser.noise(high - low))
                 elif chooser.takes():
-                    change(left, low, data[low - place : high - place])
+                    change(left, low, data[low - offset : high - offset])
         return bytes(left)
 
 
@@ -123,15 +123,15 @@ class DirectoryNode:
         return left
 
 
-def change(data: bytearray, place: int, written: bytes | None) -> None:
+def change(data: bytearray, offset: int, written: bytes | None) -> None:
     """Write into a file's bytes, or set their number."""
-    size = place if written is None else place + len(written)
+    size = offset if written is None else offset + len(written)
     if len(data) < size:
         data.extend(bytes(size - len(data)))
     if written is None:
-        del data[place:]
+        del data[offset:]
     else:
-        data[place:size] = written
+        data[offset:size] = written
 
 
 def rename_all(
@@ -457,8 +457,8 @@ class WrappedFiles:
 class HeldFiles(WrappedFiles):
     """Files whose `fdatasync` waits while it is held.
 
-    `hold()`, let the code ask for a sync, `wait_until_held()`, look at what must not have happened,
-    `release()`. Nothing here waits longer than `seconds_max`.
+    `block()`, let the code ask for a sync, `wait_until_held()`, look at what must not have
+    happened, `release()`. Nothing here waits longer than `seconds_max`.
     """
 
     def __init__(self, files: Files, *, seconds_max: float = 30.0) -> None:
@@ -470,7 +470,7 @@ class HeldFiles(WrappedFiles):
         self.syncs_count = 0
         """Syncs that were let through."""
 
-    def hold(self) -> None:
+    def block(self) -> None:
         """From now on, syncs wait."""
         self._open.clear()
 

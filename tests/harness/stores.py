@@ -107,10 +107,10 @@ class Bench:
         """Let the queues take what was appended."""
         for span in spans:
             self.own.append(span.entries)
-            life = (7, 0x0102_0304) if self.template in (LIVES, LIVES_ONCE) else (0, 0)
+            lifetime = (7, 0x0102_0304) if self.template in (LIVES, LIVES_ONCE) else (0, 0)
             once = self.template.system_flag & SYSTEM_FLAG_AT_MOST_ONCE
             stored_ms = self.now_ms | ENTRY_AT_MOST_ONCE if once else self.now_ms
-            private = widen(span.entries, stored_ms, *life)
+            private = widen(span.entries, stored_ms, *lifetime)
             for queue in self.private:
                 queue.append(private)
             for number in range(100, 100 + wide):
@@ -186,8 +186,8 @@ class Bench:
             entries = index.read_hot(offset, 7) or index.read_cold(offset, 7)
             memory = self.store.log.read_cold(entries, index.entry_size)
             records = decode_all(memory)
-            for place, record in enumerate(records):
-                assert (number, offset + place) in record.targets
+            for ordinal, record in enumerate(records):
+                assert (number, offset + ordinal) in record.targets
             found += records
             offset += len(records)
         return found

@@ -21,23 +21,23 @@ class Memory:
     """Keeps the configuration as long as the test lasts."""
 
     def __init__(self) -> None:
-        self.kept: bytes | None = None
+        self.stored: bytes | None = None
         self.failure: Exception | None = None
 
     def load(self) -> bytes | None:
-        return self.kept
+        return self.stored
 
     async def keep(self, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure
-        self.kept = data
+        self.stored = data
 
     def close(self) -> None:
         pass
 
 
-class Words:
+class SpyLog:
     """A log that remembers what it was told."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Words:
 @asynccontextmanager
 async def name_server(
     memory: Memory | None = None,
-    words: Words | None = None,
+    spy_log: SpyLog | None = None,
     *,
     login: Login | None = None,
     tls: ssl.SSLContext | None = None,
@@ -68,7 +68,7 @@ async def name_server(
     """A name server on a port of the system's choice, for at most `SECONDS_MAX`."""
     server = NameServer(
         keeper=memory or Memory(),
-        log=words or Words(),
+        log=spy_log or SpyLog(),
         limits=NameServerLimits(**limits),
         login=login,
     )

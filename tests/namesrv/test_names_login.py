@@ -50,8 +50,8 @@ def test_only_who_knows_the_key_changes_anything(code: int, reads: bool) -> None
     speaker = Speaker(Login(credentials=KEY, reads=reads))
     closed = code in CHANGES or reads
     sent = fields_of(code)
-    for who in WRONG:
-        fields = sent if who is None else sign(sent, b"", who)
+    for user in WRONG:
+        fields = sent if user is None else sign(sent, b"", user)
         answer = speaker.ask(code, dict(fields))
         assert (answer.code == ResponseCode.NO_PERMISSION) is closed, answer
         assert answer.change is None

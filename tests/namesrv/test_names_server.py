@@ -28,7 +28,7 @@ from polymq.remoting.headers import write_fields
 from polymq.remoting.name_fields import RegisterFields
 from polymq.remoting.registration import Registration, encode_registration
 from polymq.remoting.steps import Address, Call, Steps
-from tests.namesrv.running import Memory, Words, name_server
+from tests.namesrv.running import Memory, SpyLog, name_server
 from tests.namesrv.speaking import table
 
 
@@ -63,8 +63,8 @@ async def route_code(driver: TrioDriver, address: Address) -> int:
 
 def test_a_broker_registers_a_client_asks_and_a_closed_connection_takes_the_broker_out() -> None:
     async def scenario() -> None:
-        words = Words()
-        async with name_server(words=words) as (server, address), open_trio_driver() as client:
+        spy_log = SpyLog()
+        async with name_server(spy_log=spy_log) as (server, address), open_trio_driver() as client:
             async with open_trio_driver() as broker:
                 assert (await broker.run(register(address))).code == 0
                 answer = await client.run(ask(address, RequestCode.GET_ROUTE, {"topic": "t"}))
@@ -73,16 +73,16 @@ def test_a_broker_registers_a_client_asks_and_a_closed_connection_takes_the_brok
             while await route_code(client, address) == 0:
                 pass
             assert server.connection_count == 1
-        assert words.events() == ["broker joined", "broker left"]
+        assert spy_log.events() == ["broker joined", "broker left"]
 
     trio.run(scenario)
 
 
 def test_a_silent_broker_is_taken_out_and_loses_its_connection() -> None:
     async def scenario() -> None:
-        words = Words()
+        spy_log = SpyLog()
         async with (
-            name_server(words=words, silence_seconds_floor=0.05, scan_seconds=0.01) as (
+            name_server(spy_log=spy_log, silence_seconds_floor=0.05, scan_seconds=0.01) as (
                 server,
                 address,
             ),
@@ -96,7 +96,7 @@ def test_a_silent_broker_is_taken_out_and_loses_its_connection() -> None:
             while server.connection_count > 1:
                 await route_code(client, address)
             assert (await broker.run(register(address))).code == 0
-        assert "broker is silent and was removed" in words.events()
+        assert "broker is silent and was removed" in spy_log.events()
 
     trio.run(scenario)
 
@@ -277,12 +277,12 @@ def test_who_sends_no_whole_request_in_time_is_closed(whole_before: int, begun: 
 
 def test_a_bug_costs_one_connection() -> None:
     async def scenario() -> None:
-        words = Words()
+        spy_log = SpyLog()
 
         def fail(asked: Asked) -> Answer:
             raise ZeroDivisionError
 
-        async with name_server(words=words) as (server, address), open_trio_driver() as client:
+        async with name_server(spy_log=spy_log) as (server, address), open_trio_driver() as client:
             handle = server.requests.handle
             server.requests.handle = fail  # type: ignore[method-assign]
             with pytest.raises(CallFailed):
@@ -290,7 +290,7 @@ def test_a_bug_costs_one_connection() -> None:
             server.requests.handle = handle  # type: ignore[method-assign]
             assert await route_code(client, address) == ResponseCode.TOPIC_NOT_EXIST
             assert server.bug_count == 1
-        assert words.events() == ["bug"]
+        assert spy_log.events() == ["bug"]
 
     trio.run(scenario)
 
@@ -304,7 +304,7 @@ def test_a_key_is_kept_before_it_is_answered_and_read_at_the_next_start() -> Non
         memory = Memory()
         async with name_server(memory) as (_, address), open_trio_driver() as client:
             assert (await client.run(ask(address, RequestCode.PUT_KV_CONFIG, PUT))).code == 0
-            assert memory.kept is not None
+            assert memory.stored is not None
             memory.failure = CannotKeep("the disk is full")
             other = {**PUT, "value": "w"}
             answer = await client.run(ask(address, RequestCode.PUT_KV_CONFIG, other))
@@ -332,9 +332,9 @@ def test_changes_at_the_same_time_lose_none() -> None:
                 for number in range(20):
                     nursery.start_soon(put, number)
             del client
-        kept = KeyValues(NameServerLimits(), memory.kept).namespace("n")
-        assert kept is not None
-        assert len(kept) == 20
+        stored = KeyValues(NameServerLimits(), memory.stored).namespace("n")
+        assert stored is not None
+        assert len(stored) == 20
 
     trio.run(scenario)
 
@@ -356,10 +356,10 @@ def test_the_file_is_replaced_in_one_step_and_belongs_to_one_name_server(tmp_pat
         DirectoryKeeper(tmp_path / "file" / "x")
 
 
-@pytest.mark.parametrize("kept", [b"", b"[]", b"{}", b'{"configTable": {"n": 1}}', b"\xff"])
-def test_a_file_that_is_no_configuration_is_not_overwritten(kept: bytes) -> None:
+@pytest.mark.parametrize("stored", [b"", b"[]", b"{}", b'{"configTable": {"n": 1}}', b"\xff"])
+def test_a_file_that_is_no_configuration_is_not_overwritten(stored: bytes) -> None:
     with pytest.raises(CannotKeep, match="not the configuration"):
-        KeyValues(NameServerLimits(), kept)
+        KeyValues(NameServerLimits(), stored)
 
 
 def test_a_taken_port_is_an_error_of_its_own() -> None:

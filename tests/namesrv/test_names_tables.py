@@ -61,9 +61,9 @@ def test_a_broker_may_ask_for_another_patience_within_bounds() -> None:
     names = Speaker()
     names.register("t", "u", heartbeat_timeout_millis=20_000)
     names.register("v", "w", name="b", address=B1, heartbeat_timeout_millis=1, connection=2)
-    assert [who.name for who, _ in names.requests.tables.evict_silent(0.9)] == []
-    assert [who.name for who, _ in names.requests.tables.evict_silent(1.1)] == ["b"]
-    assert [who.name for who, _ in names.requests.tables.evict_silent(21)] == ["broker-a"]
+    assert [client.name for client, _ in names.requests.tables.evict_silent(0.9)] == []
+    assert [client.name for client, _ in names.requests.tables.evict_silent(1.1)] == ["b"]
+    assert [client.name for client, _ in names.requests.tables.evict_silent(21)] == ["broker-a"]
 
 
 @pytest.mark.parametrize("code", [RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION])
@@ -78,7 +78,7 @@ def test_other_signs_of_life_count_and_move_a_broker_to_their_connection(code: i
     assert names.requests.tables.evict_silent(200.0) == []
     assert names.requests.connection_lost(1) == []
     assert names.addresses("t")
-    assert [who.address for who in names.requests.connection_lost(2)] == [A1]
+    assert [client.address for client in names.requests.connection_lost(2)] == [A1]
     assert names.route("t") is None
 
 

@@ -140,7 +140,7 @@ def test_a_random_life_looks_the_same_in_both_forms(seed: int) -> None:
     """Frames from nothing to larger than the shared buffer, cut anywhere, between writes, pauses,
     ends of iterations and errors."""
     lives = [run(form, seed) for form in FORMS]
-    assert all(life == lives[0] for life in lives)
+    assert all(lifetime == lives[0] for lifetime in lives)
 
 
 def test_the_lives_have_seen_everything() -> None:
@@ -231,11 +231,11 @@ def test_what_is_left_of_a_large_read_is_presented_again_whole(form: ModuleType)
     class Waits(form.Stream):  # type: ignore[name-defined, misc]
         """Takes the frame when it is whole, and then nothing until it is told to."""
 
-        told = False
+        reported = False
 
         def consume(self, buffer: bytearray, start: int, end: int) -> int:
             presented.append(end - start)
-            if self.told:
+            if self.reported:
                 assert buffer[start:end] == b"r" * (end - start)
                 return end
             return start + head + 1 if end - start > head else start
@@ -251,7 +251,7 @@ def test_what_is_left_of_a_large_read_is_presented_again_whole(form: ModuleType)
             view.release()
             stream.buffer_updated(count)
             left -= count
-    stream.told = True
+    stream.reported = True
     stream.consume_again()
     assert presented[-1] == 3 * head - 1
     assert len(context.buffer) == form.BUFFER_BYTES

@@ -219,7 +219,7 @@ def test_a_connection_ends_another_one_of_the_same_batch() -> None:
 
     async def scenario(server: Server) -> None:
         (first, one), (second, two) = [await server.client() for _ in range(2)]
-        server.on_bytes = lambda who, data: (two if who is one else one).abort()
+        server.on_bytes = lambda user, data: (two if user is one else one).abort()
         first.sendall(b"first")
         third = server.dial()
         second.sendall(b"second")

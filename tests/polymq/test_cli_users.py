@@ -52,7 +52,7 @@ def with_server(
 ) -> None:
     """Run the scenario beside a server, which has the main thread because of its signals."""
     flags: dict[str, dict[str, Any]] = {
-        door: {"port": 0} for door in ("mqtt", "amqp", "http", "rocketmq", "admin")
+        listener: {"port": 0} for listener in ("mqtt", "amqp", "http", "rocketmq", "admin")
     }
     flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
     flags["storage"] = {"segment_bytes": 1024 * 1024}
@@ -115,7 +115,7 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Without the operator's token it is the user's right that counts.
         token = run.directory / TOKEN_FILE
         assert token.stat().st_mode & 0o777 == 0o600
-        kept = token.read_text()
+        stored = token.read_text()
         token.unlink()
         assert run("topic", "list")[0] == 1
         assert run("user", "add", "eve", text="x\n")[0] == 1
@@ -123,7 +123,7 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("topic", "list", *as_dev) == (1, "polymq: user 'dev' may not admin #\n")
         assert run("topic", "create", "t", *as_root)[0] == 0
         assert run("topic", "list", "--as", "root")[0] == 2  # no terminal, no file
-        token.write_text(kept)
+        token.write_text(stored)
         assert run("message", "publish", "t", "x", "body")[0] == 1
         assert run("message", "publish", "t", "x", "body", *as_root)[0] == 0
         listed = json.loads(run("user", "list", "--json")[1])

@@ -226,8 +226,8 @@ def test_commands_without_a_server_say_so(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Ports that nobody listens on: binding them would need privileges.
-    for door in ("ADMIN", "HTTP", "ROCKETMQ"):
-        monkeypatch.setenv(f"POLYMQ_{door}__PORT", "1")
+    for listener in ("ADMIN", "HTTP", "ROCKETMQ"):
+        monkeypatch.setenv(f"POLYMQ_{listener}__PORT", "1")
     code, line = failed(arguments, capsys)
     assert code == ExitCode.UNREACHABLE
     assert "no server answers at 127.0.0.1:1 (Connection refused)" in line
@@ -371,18 +371,18 @@ def test_what_the_sink_is_told_wins_over_the_configuration(
     expected: tuple[object, ...],
 ) -> None:
     """Topics and pattern together: one of them alone is a choice of its own."""
-    told: list[tuple[object, ...]] = []
+    reported: list[tuple[object, ...]] = []
 
     def run_sink(settings: Settings, **chosen: object) -> int:
         names = ("topics", "topic_pattern", "exclude_topics")
-        told.append((*(chosen[name] for name in names), settings.sink.fail_on_data_loss))
+        reported.append((*(chosen[name] for name in names), settings.sink.fail_on_data_loss))
         return 0
 
     monkeypatch.setattr("polymq.cli_sink.run_sink", run_sink)
     config = tmp_path / "polymq.toml"
     config.write_text('[sink]\ntopics = ["a"]\nexclude_topics = ["x"]\n')
     assert program.run(["sink", "--config", str(config), *arguments]) == 0
-    assert told == [expected]
+    assert reported == [expected]
 
 
 def test_a_damaged_extension_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

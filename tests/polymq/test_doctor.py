@@ -110,7 +110,7 @@ def test_ports_of_the_own_running_server_are_good(tmp_path: Path) -> None:
 
 
 def load(flags: dict[str, dict[str, object]]) -> Settings:
-    others = {door: {"port": 0} for door in ("rocketmq", "names", "admin")}
+    others = {listener: {"port": 0} for listener in ("rocketmq", "names", "admin")}
     return load_settings(flags={**others, **flags})
 
 
@@ -201,8 +201,8 @@ def test_doctor_ends_with_1_if_a_server_would_not_start(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("POLYMQ_MQTT__PORT", str(port))
-        for door in ("AMQP", "HTTP", "ROCKETMQ", "ADMIN", "NAMES"):
-            monkeypatch.setenv(f"POLYMQ_{door}__PORT", "0")
+        for listener in ("AMQP", "HTTP", "ROCKETMQ", "ADMIN", "NAMES"):
+            monkeypatch.setenv(f"POLYMQ_{listener}__PORT", "0")
         assert run(["doctor"]) == 1
         assert f"BAD   port {port}" in capsys.readouterr().out
     assert run(["doctor"]) == 0
@@ -230,9 +230,9 @@ def test_room_is_held_against_the_marks(
 def test_a_running_server_is_asked_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = Ports(host="127.0.0.1", mqtt=1, amqp=2, http=3, rocketmq=4, admin=5)
     monkeypatch.setattr("polymq.doctor.running_server", lambda _: (77, ports))
-    for told, status in (("ok", Status.GOOD), ("read-only: I/O error", Status.BAD)):
-        monkeypatch.setattr("polymq.doctor.server_health", lambda _, told=told: told)
+    for reported, status in (("ok", Status.GOOD), ("read-only: I/O error", Status.BAD)):
+        monkeypatch.setattr("polymq.doctor.server_health", lambda _, reported=reported: reported)
         (finding,) = doctor.check_server(Settings())
-        assert (finding.status, finding.text) == (status, f"process 77: {told}")
+        assert (finding.status, finding.text) == (status, f"process 77: {reported}")
     monkeypatch.setattr("polymq.doctor.running_server", lambda _: None)
     assert list(doctor.check_server(Settings())) == []

@@ -25,7 +25,7 @@ FRAME_START = b"\x00\x00\x00\x40"
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     flags: dict[str, dict[str, Any]] = {
-        door: {"port": 0} for door in ("mqtt", "amqp", "http", "rocketmq", "admin")
+        listener: {"port": 0} for listener in ("mqtt", "amqp", "http", "rocketmq", "admin")
     }
     flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
     flags["names"] = {"enabled": False}
@@ -48,7 +48,7 @@ def metrics(port: int) -> dict[str, float]:
 
 @pytest.mark.usefixtures("_with_collector_after")
 @pytest.mark.parametrize(
-    ("protocol", "words", "answered"),
+    ("protocol", "text", "answered"),
     [
         ("mqtt", b"", False),
         ("mqtt", MQTT_CONNECT, True),  # each takes the session of the one before
@@ -60,7 +60,7 @@ def metrics(port: int) -> dict[str, float]:
     ],
 )
 def test_connections_that_end_are_free_at_once(
-    settings: Settings, tmp_path: Path, protocol: str, words: bytes, answered: bool
+    settings: Settings, tmp_path: Path, protocol: str, text: bytes, answered: bool
 ) -> None:
     """Without the garbage collector, and long before their first deadline."""
 
@@ -69,7 +69,7 @@ def test_connections_that_end_are_free_at_once(
         before: socket.socket | None = None
         for _ in range(COUNT):
             client = socket.create_connection(("127.0.0.1", ready[protocol]), timeout=20)
-            client.sendall(words)
+            client.sendall(text)
             if answered:
                 assert client.recv(4)
             if before is not None:

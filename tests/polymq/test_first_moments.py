@@ -103,6 +103,6 @@ def test_too_few_descriptors_are_one_line(
 
     monkeypatch.setattr(serve, "run_server", loading)
     assert run(["serve", "--data-directory", str(tmp_path)]) == 1
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "ulimit -n" in told
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    assert "ulimit -n" in reported

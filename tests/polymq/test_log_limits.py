@@ -107,7 +107,7 @@ def test_refusals_of_one_user_do_not_hide_those_of_others(stream: io.StringIO) -
     before = suppressed_lines()
     for number in range(FLOOD):
         audit.warn(audit.REFUSED, user="greedy", what="connection", reason=f"quota {number}")
-    audit.warn(audit.REFUSED, user="other", what="publish", place="t")
+    audit.warn(audit.REFUSED, user="other", what="publish", resource="t")
     users = [event["user"] for event in events(stream)]
     assert users == ["greedy"] * LINES_PER_MINUTE + ["other"]
     assert events(stream)[LINES_PER_MINUTE - 1]["more"] == LAST

@@ -151,15 +151,15 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 CLEAN = packet(0x10, string(b"MQTT") + b"\x04\x02\x00\x0a" + string(b"clean"))
-KEPT = packet(0x10, string(b"MQTT") + b"\x04\x00\x00\x0a" + string(b"kept"))
+STORED = packet(0x10, string(b"MQTT") + b"\x04\x00\x00\x0a" + string(b"kept"))
 SUBSCRIBE = packet(0x82, b"\x00\x01" + string(b"a/#") + b"\x01")
 PUBLISH = string(b"a/b") + b"\x00\x02hi"
 MQTT = {
     "nothing": b"",
     "no MQTT": b"GET / HTTP/1.1\r\n\r\n",
     "an orderly visit": CLEAN + SUBSCRIBE + packet(0x32, PUBLISH) + b"\xe0\x00",
-    "a session that is kept": KEPT + SUBSCRIBE + packet(0x32, PUBLISH),
-    "QoS 2 that is not completed": KEPT + packet(0x34, PUBLISH),
+    "a session that is kept": STORED + SUBSCRIBE + packet(0x32, PUBLISH),
+    "QoS 2 that is not completed": STORED + packet(0x34, PUBLISH),
     "a retained message": CLEAN + packet(0x33, PUBLISH) + SUBSCRIBE,
     "a filter that is none": CLEAN + packet(0x82, b"\x00\x01" + string(b"a/#/b") + b"\x01"),
     "an unknown packet": CLEAN + b"\xf0\x00",

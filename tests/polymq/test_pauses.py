@@ -63,17 +63,17 @@ def collections() -> list[int]:
 def test_what_survives_is_set_aside_and_not_looked_at_again(bench: Bench) -> None:
     """However much there is, the oldest generation stays small, and no collection of it begins by
     itself."""
-    kept = []
+    stored = []
     before = collections()[2]
     settled = 0
     most = 0
     for _ in range(20):
-        kept += [[index] for index in range(YOUNG_OBJECTS * SETTLE_ROUNDS)]
+        stored += [[index] for index in range(YOUNG_OBJECTS * SETTLE_ROUNDS)]
         settled += len(bench.asked)
         bench.turn()
         most = max(most, len(gc.get_objects(generation=2)))
     assert collections()[2] - before == settled >= 2
-    assert gc.get_freeze_count() > len(kept) // 2
+    assert gc.get_freeze_count() > len(stored) // 2
     # The round that was not over when the loop had its turn comes on top.
     assert most <= SETTLE_OBJECTS_MAX + YOUNG_OBJECTS * SETTLE_ROUNDS
 
@@ -99,11 +99,11 @@ def test_nothing_is_collected_while_a_store_is_loaded() -> None:
     """What is loaded is not looked at, then or later."""
     before = collections()
     with loading():
-        kept = [[index] for index in range(100_000)]
+        stored = [[index] for index in range(100_000)]
         assert collections() == before
     try:
         assert gc.isenabled()
-        assert gc.get_freeze_count() > len(kept)
+        assert gc.get_freeze_count() > len(stored)
     finally:
         gc.unfreeze()
 

@@ -43,10 +43,10 @@ def test_console_logs_have_no_colours_in_a_file() -> None:
     stream = io.StringIO()
     configure_logs(LogSettings(format="console", level="warning"), stream)
     logger("polymq.test").info("not shown")
-    logger("polymq.test").warning("shown", door="mqtt")
+    logger("polymq.test").warning("shown", listener="mqtt")
     (line,) = stream.getvalue().splitlines()
     assert "shown" in line
-    assert "door=mqtt" in line
+    assert "listener=mqtt" in line
     assert "\x1b" not in line
 
 

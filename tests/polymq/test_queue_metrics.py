@@ -51,10 +51,10 @@ def test_each_reason_is_counted(broker: Broker, ask: Ask) -> None:
     declare(broker, "plain")
     publish(broker, "plain", b"1", b"2")
     broker.step(1.0)
-    _, hold = consume(broker, "strict")
-    hold.requeue(0, 1)
-    _, hold = consume(broker, "plain")
-    hold.reject(0, 1)
+    _, registration = consume(broker, "strict")
+    registration.requeue(0, 1)
+    _, registration = consume(broker, "plain")
+    registration.reject(0, 1)
     broker.step()
     reasons = ("maxlen", "expired", "delivery_limit", "rejected")
     assert [ask("messages_given_up", reason=reason) for reason in reasons] == [2, 1, 1, 1]
@@ -68,9 +68,9 @@ def test_redeliveries_are_counted(broker: Broker, ask: Ask) -> None:
     declare(broker, "q")
     publish(broker, "q", b"1", b"2", b"3")
     broker.step()
-    consumer, hold = consume(broker, "q", credit=3)
+    consumer, registration = consume(broker, "q", credit=3)
     assert ask("messages_redelivered") == 0
     consumer.left = 9
-    hold.requeue(0, 2)
+    registration.requeue(0, 2)
     broker.step()
     assert ask("messages_redelivered") == 2

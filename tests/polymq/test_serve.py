@@ -35,7 +35,7 @@ READY_SECONDS_MAX = 30.0
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     flags: dict[str, dict[str, Any]] = {
-        door: {"port": 0} for door in ("mqtt", "amqp", "http", "rocketmq", "admin")
+        listener: {"port": 0} for listener in ("mqtt", "amqp", "http", "rocketmq", "admin")
     }
     flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
     flags["names"] = {"enabled": False}
@@ -166,7 +166,7 @@ def run_node(settings: Settings, scenario: Callable[[Node, Ports], Any]) -> None
 
 
 def test_a_start_that_fails_half_way_leaves_nothing_open(settings: Settings) -> None:
-    """The last door cannot open; the others are closed again and the store can be used anew."""
+    """The last listener cannot open; the others are closed again and the store can be used anew."""
 
     async def fill_the_last_port(_node: Node, ports: Ports) -> None:
         assert ports.admin is not None

@@ -18,7 +18,7 @@ import structlog
 from polymq import name_server
 from polymq.core_log.files import Files
 from polymq.errors import ExitCode, Failure
-from polymq.held_ports import hold_ports
+from polymq.held_ports import reserve_ports
 from polymq.name_server import NameServerThread
 from polymq.net.budget import Budget
 from polymq.segment_size import segment_bytes_of
@@ -26,7 +26,7 @@ from polymq.serve import run_server
 from polymq.settings import MIB, Settings, load_settings
 from tests.harness.files import MemoryFiles
 
-DOORS = ("mqtt", "amqp", "http", "rocketmq", "admin", "names")
+LISTENERS = ("mqtt", "amqp", "http", "rocketmq", "admin", "names")
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,9 @@ def own_logging() -> Iterator[None]:
 
 
 def settings_for(tmp_path: Path, **ports: int) -> Settings:
-    flags: dict[str, dict[str, Any]] = {door: {"port": ports.get(door, 0)} for door in DOORS}
+    flags: dict[str, dict[str, Any]] = {
+        listener: {"port": ports.get(listener, 0)} for listener in LISTENERS
+    }
     flags["server"] = {"data_directory": tmp_path / "data", "drain_seconds": 0.2}
     return load_settings(flags=flags)
 
@@ -48,12 +50,12 @@ def taken() -> Iterator[int]:
         yield int(other.getsockname()[1])
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 def test_a_start_that_finds_a_port_taken_writes_nothing(
-    tmp_path: Path, taken: int, door: str
+    tmp_path: Path, taken: int, listener: str
 ) -> None:
-    settings = settings_for(tmp_path, **{door: taken})
-    with pytest.raises(Failure, match=f"^{door}: port {taken}") as caught:
+    settings = settings_for(tmp_path, **{listener: taken})
+    with pytest.raises(Failure, match=f"^{listener}: port {taken}") as caught:
         run_server(settings, ready_file=None)
     assert caught.value.code == ExitCode.CANNOT_LISTEN
     assert not (tmp_path / "data").exists()
@@ -63,7 +65,7 @@ def test_a_held_port_is_nobody_elses_and_its_listeners_own(tmp_path: Path) -> No
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    with hold_ports(settings_for(tmp_path, mqtt=port)):
+    with reserve_ports(settings_for(tmp_path, mqtt=port)):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=10)
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

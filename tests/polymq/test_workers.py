@@ -17,22 +17,22 @@ def test_who_asks_after_the_end_gets_no_answer_and_no_error() -> None:
         loop.set_exception_handler(lambda _, what: reported.append(what))
         workers = Workers(loop, name="test", count=1)
         busy, go = threading.Event(), threading.Event()
-        told: list[object] = []
+        heard: list[object] = []
 
         def work() -> str:
             busy.set()
             go.wait(10)
             return "done"
 
-        workers.submit(work, lambda *answer: told.append(answer))
-        workers.submit(lambda: "never begun", lambda *answer: told.append(answer))
+        workers.submit(work, lambda *answer: heard.append(answer))
+        workers.submit(lambda: "never begun", lambda *answer: heard.append(answer))
         assert busy.wait(10)
         loop.call_later(0, go.set)
         await asyncio.to_thread(workers.close)
-        workers.submit(lambda: "too late", lambda *answer: told.append(answer))
+        workers.submit(lambda: "too late", lambda *answer: heard.append(answer))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert told == [("done", None)]
+        assert heard == [("done", None)]
         assert not reported
 
     asyncio.run(scenario())

@@ -29,13 +29,13 @@ PASSWORD = "pass-4-everybody"
 
 
 class Operator:
-    """Makes users, through the operator's door."""
+    """Makes users, through the operator's listener."""
 
     def __init__(self, server: Running) -> None:
-        self._door = OperatorClient(server.ports, f"Bearer {server.token()}")
+        self._listener = OperatorClient(server.ports, f"Bearer {server.token()}")
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        return json.loads(self._door.request(method, path, body)[1] or b"null")
+        return json.loads(self._listener.request(method, path, body)[1] or b"null")
 
     def add(self, name: str, *rules: str) -> dict[str, str]:
         """A user with rules (`publish,create orders.#`); its access key as options of a client."""
@@ -112,14 +112,14 @@ def refusal(server: Running, topic: str, **keys: str) -> RequestFailed:
 def test_who_may_not_is_told_why(server: Running, operator: Operator, shop: dict[str, str]) -> None:
     """Without a key, with a wrong secret, at a topic of others; each in words of its own."""
     wrong = {**shop, "secret_key": "0" * 64}
-    for keys, topic, words in (
+    for keys, topic, text in (
         ({}, "orders", "sign requests with an access key"),
         (wrong, "orders", "polymq user access-key add"),
         (shop, "invoices", "user 'shop' may not create invoices"),
     ):
         refused = refusal(server, topic, **keys)
         assert refused.code == ResponseCode.NO_PERMISSION
-        assert words in refused.remark
+        assert text in refused.remark
 
 
 def reader(

@@ -129,8 +129,8 @@ def users(request: pytest.FixtureRequest, server: Running) -> Users:
     return Users(request.param, server)
 
 
-def new_name(word: str) -> str:
-    return f"{word}-{next(numbers)}"
+def new_name(ending: str) -> str:
+    return f"{ending}-{next(numbers)}"
 
 
 def test_what_is_sent_is_handled_as_it_was_sent(users: Users) -> None:
@@ -293,15 +293,15 @@ def test_order_is_kept_over_failures_and_handovers(users: Users) -> None:
     count = 0
 
     def handle(record: Record) -> None:
-        place = record.queue_id, record.queue_offset
+        record_key = record.queue_id, record.queue_offset
         assert at_work.setdefault(record.queue_id, threading.get_ident()) == threading.get_ident()
         try:
-            if record.queue_offset % 5 == 2 and place not in failed:
-                failed.add(place)
+            if record.queue_offset % 5 == 2 and record_key not in failed:
+                failed.add(record_key)
                 raise ValueError("not now")
         finally:
             del at_work[record.queue_id]
-        got.put(place)
+        got.put(record_key)
 
     async def take(most: int) -> None:
         nonlocal count

@@ -163,11 +163,11 @@ def test_the_events_do_not_depend_on_how_the_bytes_were_cut(cuts: list[int]) -> 
     """One chunk, single bytes, any cuts: what is left over is presented again with what follows."""
     data = b"".join(ask(opaque=n, flag=2) for n in range(3)) + ask(opaque=9, flag=1)
     whole = deliver(Connection(), data)
-    for places in (sorted({min(cut, len(data)) for cut in cuts}), range(len(data))):
+    for cut_positions in (sorted({min(cut, len(data)) for cut in cuts}), range(len(data))):
         connection = Connection()
         events: list[Event] = []
         rest = b""
-        for start, end in zip([0, *places], [*places, len(data)], strict=True):
+        for start, end in zip([0, *cut_positions], [*cut_positions, len(data)], strict=True):
             rest += data[start:end]
             got, used = connection.receive(rest, 0, len(rest))
             rest = rest[used:]

@@ -37,7 +37,7 @@ def two_brokers() -> World:
     return world
 
 
-def places(world: World) -> list[tuple[str, str]]:
+def addresses(world: World) -> list[tuple[str, str]]:
     return [(call.address.host, call.fields["e"]) for call in world.asked(SEND)]
 
 
@@ -46,7 +46,7 @@ def test_queues_take_turns() -> None:
     sender = producer(world)
     for _ in range(4):
         sent = world.run(sender.send(Message(topic="t", body=b"x")))
-    assert places(world) == [("a", "0"), ("a", "1"), ("b", "0"), ("a", "0")]
+    assert addresses(world) == [("a", "0"), ("a", "1"), ("b", "0"), ("a", "0")]
     assert sent.queue == MessageQueue(topic="t", broker_name="a", queue_id=0)
     assert (sent.queue_offset, sent.message_id) == (5, f"{3:032X}")
 
@@ -76,11 +76,11 @@ def test_what_a_broker_cannot_take_goes_to_another_and_it_is_avoided(
     for _ in range(3):
         sent = world.run(sender.send(Message(topic="t", body=b"x")))
         assert sent.queue.broker_name == "b"
-    assert places(world) == [("a", "0"), ("b", "0"), ("b", "0"), ("b", "0")]
+    assert addresses(world) == [("a", "0"), ("b", "0"), ("b", "0"), ("b", "0")]
     world.answers["a", SEND] = stores
     world.now += sender.settings.avoid_seconds + 1
     world.run(sender.send(Message(topic="t", body=b"x")))
-    assert places(world)[-1][0] == "a", "after a while it is tried again"
+    assert addresses(world)[-1][0] == "a", "after a while it is tried again"
 
 
 def test_when_all_fail_all_attempts_are_made_and_the_last_failure_is_told() -> None:
@@ -89,7 +89,7 @@ def test_when_all_fail_all_attempts_are_made_and_the_last_failure_is_told() -> N
         world.answers[name, SEND] = lambda _: None
     with pytest.raises(Unreachable, match="no answer"):
         world.run(producer(world).send(Message(topic="t", body=b"x")))
-    assert [host for host, _ in places(world)] == ["a", "b", "a"]
+    assert [host for host, _ in addresses(world)] == ["a", "b", "a"]
     for name in "ab":
         world.answers[name, SEND] = lambda _: bad(2)
     with pytest.raises(RequestFailed) as failed:
@@ -102,7 +102,7 @@ def test_a_refusal_that_another_broker_would_repeat_is_not_tried_again() -> None
     world.answers["a", SEND] = lambda _: bad(13)
     with pytest.raises(RequestFailed):
         world.run(producer(world).send(Message(topic="t", body=b"x")))
-    assert len(places(world)) == 1
+    assert len(addresses(world)) == 1
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
@@ -119,12 +119,12 @@ def test_a_key_has_one_queue_and_no_other() -> None:
     sender = producer(world)
     for _ in range(3):
         world.run(sender.send(Message(topic="t", body=b"x"), key="k"))
-    assert len(set(places(world))) == 1
+    assert len(set(addresses(world))) == 1
     for name in "ab":
         world.answers[name, SEND] = lambda _: None
     with pytest.raises(Unreachable):
         world.run(sender.send(Message(topic="t", body=b"x"), key="k"))
-    assert len(places(world)) == 4, "elsewhere it would overtake, or be overtaken"
+    assert len(addresses(world)) == 4, "elsewhere it would overtake, or be overtaken"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_topic_that_is_not_there_is_made_by_its_first_message() -> None:
     sender = producer(world)
     for _ in range(5):
         world.run(sender.send(Message(topic="new", body=b"x")))
-    assert places(world) == [("a", str(number % 4)) for number in range(5)]
+    assert addresses(world) == [("a", str(number % 4)) for number in range(5)]
     del world.topics["TBW102"]
     with pytest.raises(RequestFailed) as failed:
         world.run(producer(World(t={"a": 1})).send(Message(topic="newer", body=b"x")))

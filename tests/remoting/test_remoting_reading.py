@@ -52,7 +52,7 @@ class Broker:
         self.world.answers = {("a", code): answer for code, answer in answers.items()}
 
     def consumer(self, name: str = "me", /, **settings: Any) -> Consumer:
-        told: list[str] = []
+        report: list[str] = []
         made = Consumer(
             group="g",
             client_id=name,
@@ -61,9 +61,9 @@ class Broker:
             started_ms=99,
             clock=lambda: self.world.now,
             settings=ConsumerSettings(begin=Begin.FIRST, **settings),
-            told=told.append,
+            report=report.append,
         )
-        self.told = told
+        self.report = report
         return made
 
     def put(self, *bodies: str, queue: int = 0) -> None:
@@ -186,10 +186,10 @@ def test_a_handler_that_raises_is_told_with_its_trace_and_the_message_goes_back(
     assert handler.got == ["a", "b", "c"]
     (back,) = broker.world.asked(BACK)
     assert (back.fields["offset"], back.fields["delayLevel"]) == ("101", "0")
-    (told,) = broker.told
-    assert "message K1 (t, queue 0, 1)" in told
-    assert "ValueError: not now" in told
-    assert "__call__" in told
+    (report,) = broker.report
+    assert "message K1 (t, queue 0, 1)" in report
+    assert "ValueError: not now" in report
+    assert "__call__" in report
     stage.pass_time(6)
     assert broker.committed == {0: 3}
 
@@ -217,7 +217,7 @@ def test_bodies_come_as_they_were_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "flag", "words"),
+    ("body", "flag", "text"),
     [
         (b"something else", COMPRESSED | LZ4 << 8, "does not decompress"),
         (b"something else", COMPRESSED | 2 << 8, "does not decompress"),
@@ -229,7 +229,7 @@ def test_bodies_come_as_they_were_sent() -> None:
     ids=["lz4", "zstd", "unknown", "damaged", "cut", "bomb"],
 )
 def test_a_body_that_does_not_decompress_names_its_message_and_holds_up_nobody(
-    body: bytes, flag: int, words: str
+    body: bytes, flag: int, text: str
 ) -> None:
     broker, handler = Broker(), Handler()
     broker.put("a")
@@ -237,9 +237,9 @@ def test_a_body_that_does_not_decompress_names_its_message_and_holds_up_nobody(
     broker.put("b")
     Stage(broker.world).start(broker.consumer().keep(handler))
     assert handler.got == ["a", "b"]
-    (told,) = broker.told
-    assert "message K1" in told
-    assert words in told
+    (report,) = broker.report
+    assert "message K1" in report
+    assert text in report
     assert len(broker.world.asked(BACK)) == 1
 
 
@@ -251,7 +251,7 @@ def test_other_ways_to_compress_are_handed_in() -> None:
     consumer.decompressors = {6: lambda body: body[::-1] if body else bytes(body[0])}
     Stage(broker.world).start(consumer.keep(handler))
     assert handler.got == ["text"]
-    assert "message K1" in broker.told[0], "what a decompressor raises is a bad body"
+    assert "message K1" in broker.report[0], "what a decompressor raises is a bad body"
 
 
 def test_what_was_sent_again_is_shown_under_its_own_topic() -> None:
@@ -278,7 +278,7 @@ def test_what_a_broker_refuses_is_told() -> None:
     stage.start(broker.consumer().keep(Handler()))
     stage.pass_time(7)
     assert len(broker.world.asked(PULL)) == 3, "every three seconds"
-    assert "code 16" in broker.told[0]
+    assert "code 16" in broker.report[0]
 
 
 # --- who is there ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from polymq.remoting.registrar import (
     Identity,
     Registrar,
     RegistrarSettings,
-    Standing,
+    ServerState,
 )
 from polymq.remoting.registration import (
     TopicConfig,
@@ -36,18 +36,18 @@ class Broker:
 
     def __init__(self, *names: str) -> None:
         self.names = list(names)
-        self.told: list[tuple[bool, str]] = []
+        self.on_change: list[tuple[bool, str]] = []
         self.registrar = Registrar(
             identity=Identity(cluster="c", broker="b", address="10.0.0.1:10911"),
             topics=lambda: [TopicConfig(topic_name=name, perm=4) for name in self.names],
             clock_ms=lambda: 1000,
             chance=lambda: 1.0,
             state_version=7,
-            told=self.tell,
+            on_change=self.tell,
         )
 
-    def tell(self, _server: Address, standing: Standing) -> None:
-        self.told.append((standing.registered, standing.failure))
+    def tell(self, _server: Address, state: ServerState) -> None:
+        self.on_change.append((state.registered, state.failure))
 
 
 class Driven:
@@ -99,7 +99,7 @@ def test_every_thirty_seconds_and_soon_after_a_change() -> None:
     pause = driven.pause()
     assert pause.seconds == 30
     assert driven.call().body == first.body
-    assert broker.told == [(True, "")]
+    assert broker.on_change == [(True, "")]
 
     def change() -> None:
         broker.names.append("new")
@@ -145,8 +145,8 @@ def test_failures_are_tried_again_after_growing_pauses_and_told_once() -> None:
     driven.call(CallFailed("gone"))
     assert driven.pause().seconds == 0.5
     driven.call(CallFailed("gone"))
-    assert [registered for registered, _ in broker.told] == [False, True, False]
-    assert broker.registrar.standings[SERVER].failure == "gone"
+    assert [registered for registered, _ in broker.on_change] == [False, True, False]
+    assert broker.registrar.states[SERVER].failure == "gone"
 
 
 def test_a_broken_connection_is_a_reason_to_register_but_not_while_that_fails() -> None:
@@ -196,7 +196,7 @@ def test_an_answer_that_makes_no_sense_is_a_failure() -> None:
     driven = Driven(broker.registrar.keep_registered(SERVER))
     driven.call(Command(code=0, opaque=1))
     assert isinstance(driven.step, Pause)
-    assert "changed" in broker.registrar.standings[SERVER].failure
+    assert "changed" in broker.registrar.states[SERVER].failure
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_a_table_that_no_frame_takes_is_told_and_tried_again(
     monkeypatch.setattr("polymq.remoting.registrar.FRAME_BYTES_MAX", HEADER_BYTES_MAX + 10)
     broker = Broker("t")
     driven = Driven(broker.registrar.keep_registered(SERVER))
-    assert broker.told == [(False, "the names of 3 topics are more than a frame takes")]
+    assert broker.on_change == [(False, "the names of 3 topics are more than a frame takes")]
     monkeypatch.undo()
     driven.pause()
     driven.call()
-    assert broker.told[1:] == [(True, "")]
+    assert broker.on_change[1:] == [(True, "")]

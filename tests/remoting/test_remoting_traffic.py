@@ -129,7 +129,7 @@ def test_a_thread_polls(server: Running) -> None:
     sent = send(server, "polled", 7)
     got: list[bytes] = []
     for part in (4, 3):  # the second goes on where the first has committed
-        reader = consumer(server, "polled", hold_seconds=0.0, pull_count_max=1)
+        reader = consumer(server, "polled", long_poll_seconds=0.0, pull_count_max=1)
         driver = BlockingDriver(handler=reader.asked)
         polling = PollingConsumer(reader, driver)
         deadline = time.monotonic() + SECONDS_MAX

@@ -23,7 +23,7 @@ from tests.remoting.scripted import SEND, World, bad, good
 from tests.remoting.stage import Stage
 
 END, CHECK = 37, 39
-PLACE = "7F000001" + "00002A9F" + f"{4711:016X}"
+POSITION = "7F000001" + "00002A9F" + f"{4711:016X}"
 
 
 class Listener:
@@ -57,10 +57,10 @@ class Bank:
         self.world.answers["a", SEND] = lambda _: Command(
             code=self.code,
             opaque=1,
-            fields={"msgId": PLACE, "queueId": "0", "queueOffset": "12"},
+            fields={"msgId": POSITION, "queueId": "0", "queueOffset": "12"},
         )
         ids = itertools.count()
-        self.told: list[str] = []
+        self.report: list[str] = []
         self.listener = Listener(decision)
         self.producer = Producer(
             group="g",
@@ -72,7 +72,7 @@ class Bank:
             new_id=lambda: f"{next(ids):032X}",
             settings=ProducerSettings(**settings),
         )
-        self.transactions = Transactions(self.producer, self.listener, told=self.told.append)
+        self.transactions = Transactions(self.producer, self.listener, report=self.report.append)
 
     def send(self, message: Message | None = None) -> tuple[Sent, Decision]:
         return self.world.run(self.transactions.send(message or Message(topic="t", body=b"x")))
@@ -115,9 +115,9 @@ def test_work_that_raises_or_says_nothing_has_not_decided(decision: object) -> N
     bank = Bank(decision)
     assert bank.send()[1] is Decision.UNKNOWN
     assert bank.ends()[0].commit_or_rollback == 0
-    (told,) = bank.told
-    assert "is not decided" in told
-    assert "the database is away" in told or "is not a Decision" in told
+    (report,) = bank.report
+    assert "is not decided" in report
+    assert "the database is away" in report or "is not a Decision" in report
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
@@ -185,8 +185,8 @@ def test_a_question_that_makes_no_sense_is_told_and_not_the_last(
     bank.ask(body, **fields)
     bank.ask()
     stage.settle()
-    assert len(bank.told) == len(bank.ends()) == 1
-    assert "a:1 asks about a transaction in a way that makes no sense" in bank.told[0]
+    assert len(bank.report) == len(bank.ends()) == 1
+    assert "a:1 asks about a transaction in a way that makes no sense" in bank.report[0]
 
 
 def test_questions_that_nobody_answers_do_not_pile_up() -> None:
@@ -207,7 +207,7 @@ def test_a_decision_that_does_not_leave_is_told() -> None:
         step = steps.send(bank.world.answer(step))
     with pytest.raises(StopIteration):
         steps.throw(CallFailed("a:1: refused"))
-    assert "the broker will ask" in bank.told[0]
+    assert "the broker will ask" in bank.report[0]
 
 
 def test_a_name_that_is_no_place_is_refused() -> None:

@@ -56,4 +56,4 @@ def stream(store: Store, position: int, random: Random | None = None) -> bytes:
         if not data:
             return b"".join(parts)
         parts.append(data)
-        position = store.place_behind(start, data)
+        position = store.position_behind(start, data)

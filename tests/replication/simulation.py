@@ -33,9 +33,9 @@ from polymq.core_log.retention import first_after_position
 from polymq.core_log.store import Store
 from polymq.replication import follower, source
 from polymq.replication.common import common_end
+from polymq.replication.extent import extent_of
 from polymq.replication.frames import Range
 from polymq.replication.source import Identity, Source
-from polymq.replication.standing import standing_of
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING, Parts
 from tests.harness.stores import DIRECTORY, OWN, PRIVATE, TEMPLATE, TINY
@@ -123,10 +123,10 @@ class Broker:
         assert store is not None
         end = store.log.written
         lost = [record.raw for record in store.records(position, end)]
-        head = CutHead(position=position, end=end, epoch=store.epoch, kept_ms=1)
-        kept = CutFile(self.disk, keep_cut(self.disk, DIRECTORY, CUTS, head))
-        assert [record.raw for record in kept.records()] == lost
-        kept.close()
+        head = CutHead(position=position, end=end, epoch=store.epoch, cut_ms=1)
+        stored = CutFile(self.disk, keep_cut(self.disk, DIRECTORY, CUTS, head))
+        assert [record.raw for record in stored.records()] == lost
+        stored.close()
         store.close()
         cut_log(self.disk, DIRECTORY, position)
         self.start("slave")
@@ -164,7 +164,7 @@ class Broker:
             assert data, f"{self.name} ends at {position}, not at {end}"
             file = start - start % TINY.segment_bytes
             found[file] = found.get(file, b"") + data[: max(end - start, 0)]
-            position = self.store.place_behind(start, data)
+            position = self.store.position_behind(start, data)
         return found
 
 
@@ -185,7 +185,7 @@ class Link:
         self.source = Source(
             identity=IDENTITY,
             nonce=f"{nonce:x}",
-            standing=lambda: standing_of(store),
+            extent=lambda: extent_of(store),
             admit=lambda *_: "",
             segment_bytes=TINY.segment_bytes,
         )
@@ -193,7 +193,7 @@ class Link:
             identity=IDENTITY,
             name="slave",
             nonce=f"{nonce + 1:x}",
-            standing=standing_of(slave.store),
+            extent=extent_of(slave.store),
             segment_bytes=TINY.segment_bytes,
         )
         self.to_master = bytearray()
@@ -230,10 +230,10 @@ class Simulation:
             self.turn()
         self.settle()
 
-    def note(self, what: str, *places: int) -> None:
+    def note(self, what: str, *positions: int) -> None:
         """For the trace."""
         self.counts[what] = self.counts.get(what, 0) + 1
-        self.trace.update(f"{self.now} {what} {places}\n".encode())
+        self.trace.update(f"{self.now} {what} {positions}\n".encode())
 
     def turn(self) -> None:
         """One thing happens."""
@@ -286,7 +286,7 @@ class Simulation:
             hot = store.range_of_history(sent, self.random.choice((1, 400, 9000)))
         start, data = hot
         points = store.log.flushed, min(store.log.flushed, link.source.flushed)
-        behind = store.place_behind(start, data)
+        behind = store.position_behind(start, data)
         link.source.send(
             start, data, behind, epoch=store.epoch, points=points, log_start=store.log.start
         )
@@ -538,7 +538,7 @@ class Simulation:
             raise AssertionError(f"it does not settle: {self.counts}")
         assert self.slave.store is not None
         assert self.slave.store.log.flushed == end
-        assert common_end(standing_of(self.master.store), standing_of(self.slave.store)) == end
+        assert common_end(extent_of(self.master.store), extent_of(self.slave.store)) == end
         contents = [broker.content(end) for broker in (self.master, self.slave)]
         first = max(self.master.store.log.start, self.slave.store.log.start)
         contents[0] = {file: data for file, data in contents[0].items() if file >= first}

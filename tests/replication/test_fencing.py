@@ -87,7 +87,7 @@ def test_a_slave_is_not_fenced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"role": 1}', '{"heard": "2"}'])
 def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
-    """What can not be read says nothing of terms."""
+    """What cannot be read says nothing of terms."""
     settings = settings_of(tmp_path)
     settings.server.data_directory.mkdir()
     (settings.server.data_directory / "replication.json").write_text(text)
@@ -98,7 +98,7 @@ def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
 def test_a_replaced_master_that_can_not_remember_it_takes_nothing_and_tries_again(
     tmp_path: Path,
 ) -> None:
-    """While `replication.json` can not be written it stays a master that has resigned: a turn now
+    """While `replication.json` cannot be written it stays a master that has resigned: a turn now
     would open the log as a master again. When it can, the broker becomes a fenced one."""
     settings = settings_of(tmp_path)
     store = open_store(settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polymq.replication.common import Standing, common_end
+from polymq.replication.common import LogExtent, common_end
 from polymq.replication.follower import Answered, Cut, Follower, Following, Refused
 from polymq.replication.frames import Kind, Range, encode, encode_range, encode_values
 from polymq.replication.limits import HELLO_BYTES_MAX, WINDOW_BYTES
@@ -24,15 +24,15 @@ from polymq.replication.source import (
 )
 
 SECRET = b"sixteen bytes or more"
-MASTER = Standing(start=0, end=1000, epochs=[(1, 0, 11), (2, 400, 12)])
-EMPTY = Standing(start=0, end=0, epochs=[])
+MASTER = LogExtent(start=0, end=1000, epochs=[(1, 0, 11), (2, 400, 12)])
+EMPTY = LogExtent(start=0, end=0, epochs=[])
 
 
 def source(**changes: Any) -> Source:
     values: dict[str, Any] = {
         "identity": Identity(cluster="c", group="g", secret=SECRET),
         "nonce": "aa",
-        "standing": lambda: MASTER,
+        "extent": lambda: MASTER,
         "admit": lambda *_: "",
         "segment_bytes": 4096,
     }
@@ -44,7 +44,7 @@ def follower(**changes: Any) -> Follower:
         "identity": Identity(cluster="c", group="g", secret=SECRET),
         "name": "s",
         "nonce": "bb",
-        "standing": EMPTY,
+        "extent": EMPTY,
         "segment_bytes": 4096,
     }
     return Follower(**{**values, **changes})
@@ -87,13 +87,13 @@ def test_a_slave_joins_and_follows(size: int) -> None:
         ({}, {"segment_bytes": 8192}, "set storage.segment_bytes of slave 's' to that"),
         ({"admit": lambda name, _: f"{name} is taken"}, {}, "s is taken"),
         (
-            {"standing": lambda: Standing(start=500, end=1000, epochs=MASTER.epochs)},
+            {"extent": lambda: LogExtent(start=500, end=1000, epochs=MASTER.epochs)},
             {},
             "what is left of it here begins at 500",
         ),
         (
             {},
-            {"standing": Standing(start=0, end=10, epochs=[(1, 0, 99)])},
+            {"extent": LogExtent(start=0, end=10, epochs=[(1, 0, 99)])},
             "is not a copy of this one",
         ),
     ],
@@ -112,7 +112,7 @@ def test_who_does_not_fit_is_refused(
 
 def test_a_slave_with_more_than_its_master_cuts() -> None:
     """What is behind the common place was never the master's."""
-    slave = follower(standing=Standing(start=0, end=900, epochs=[(1, 0, 11)]))
+    slave = follower(extent=LogExtent(start=0, end=900, epochs=[(1, 0, 11)]))
     events = shake(source(), slave)
     assert events == [Ahead("s", 400), Cut(400, 2)]
     assert slave.closed
@@ -134,7 +134,7 @@ def test_a_slave_with_more_than_its_master_cuts() -> None:
 )
 def test_the_common_end(one: Any, other: Any, end: int | None) -> None:
     """By the newest epoch that both have, begun by the same record; in both directions."""
-    logs = [Standing(start=0, end=100, epochs=one), Standing(start=0, end=70, epochs=other)]
+    logs = [LogExtent(start=0, end=100, epochs=one), LogExtent(start=0, end=70, epochs=other)]
     assert common_end(*logs) == end
     assert common_end(*reversed(logs)) == end
     assert common_end(logs[0], EMPTY) == 0
@@ -165,20 +165,20 @@ def test_a_stranger_is_nobodys_master() -> None:
     assert not slave.outgoing()
 
 
-TERM_2 = Standing(start=0, end=1000, epochs=[(1, 0, 11), (2_000_000_003, 400, 12)])
+TERM_2 = LogExtent(start=0, end=1000, epochs=[(1, 0, 11), (2_000_000_003, 400, 12)])
 
 
 def test_a_slave_that_knows_a_higher_term_is_not_led() -> None:
     """It has followed a master that was promoted since: the old one hears of it, and sends it
     nothing; one that sends all the same is not followed."""
-    master, slave = source(), follower(standing=TERM_2)
+    master, slave = source(), follower(extent=TERM_2)
     outranked, rejected, refused = shake(master, slave)
     assert outranked == Outranked("s", 2)
     assert isinstance(rejected, Rejected)
     assert isinstance(refused, Refused)
     assert master.closed
     assert slave.closed
-    slave = follower(standing=TERM_2)
+    slave = follower(extent=TERM_2)
     master = source()
     master.receive(slave.outgoing())
     slave.receive(master.outgoing())
@@ -195,9 +195,9 @@ def test_a_slave_that_knows_a_higher_term_is_not_led() -> None:
         (TERM_2, 2_000_000_009, Met("s", 2)),
     ],
 )
-def test_two_masters_tell_each_other_their_terms(mine: Standing, theirs: int, event: Any) -> None:
+def test_two_masters_tell_each_other_their_terms(mine: LogExtent, theirs: int, event: Any) -> None:
     """The lower one knows then; nothing of a log is sent."""
-    master, other = source(standing=lambda: mine), follower(meets=theirs)
+    master, other = source(extent=lambda: mine), follower(meets=theirs)
     epoch = mine.epochs[-1][0]
     assert shake(master, other) == [event, Answered(epoch // 1_000_000_000, epoch)]
     assert master.closed
@@ -206,8 +206,8 @@ def test_two_masters_tell_each_other_their_terms(mine: Standing, theirs: int, ev
 
 def test_a_slave_meets_and_leads_nobody() -> None:
     """It says how far its log goes. A slave that wants to follow it is sent on, with nothing."""
-    standing = Standing(start=0, end=1000, epochs=[(2, 0, 11)], flushed=900)
-    changes = {"standing": lambda: standing, "name": "b", "follows": "this is a slave: ask at c"}
+    extent = LogExtent(start=0, end=1000, epochs=[(2, 0, 11)], flushed=900)
+    changes = {"extent": lambda: extent, "name": "b", "follows": "this is a slave: ask at c"}
     met, answered = shake(source(**changes), follower(meets=2))
     assert met == Met("s", 0)
     assert answered == Answered(0, 2, leads=False, end=900, name="b")
@@ -261,7 +261,7 @@ def test_the_window() -> None:
 
 @pytest.mark.parametrize("acked", [(5, 4), (3, 9)])
 def test_an_ack_of_what_was_not_sent_ends_it(acked: tuple[int, int]) -> None:
-    """A slave that acks what it can not have is no copy."""
+    """A slave that acks what it cannot have is no copy."""
     master, slave = source(), follower()
     shake(master, slave)
     master.send(0, b"1234", 4, epoch=2, points=(0, 0))

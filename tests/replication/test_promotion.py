@@ -23,7 +23,7 @@ from polymq.settings import Settings
 from tests.harness.broker import Broker, InlineReaders
 from tests.replication.test_fencing import opened, settings_of
 
-WHOLE = Copy(epoch=1, end=1000, told=1000, whole=True, heard_ms=1_790_000_000_000)
+WHOLE = Copy(epoch=1, end=1000, master_flushed=1000, whole=True, heard_ms=1_790_000_000_000)
 NOBODY = "127.0.0.1:1"
 
 
@@ -31,11 +31,11 @@ NOBODY = "127.0.0.1:1"
     ("changes", "doubt"),
     [
         ({}, ""),
-        ({"told": 900}, ""),
+        ({"master_flushed": 900}, ""),
         ({"end": None}, ""),
-        ({"epoch": 0, "end": 0, "told": 0}, "never followed a master"),
-        ({"told": 4211}, "lacks 3,211 bytes that its master had on its disk, positions 1,000 to"),
-        ({"told": 4211}, "stored at 2026-09-21 14:13:20 UTC or before"),
+        ({"epoch": 0, "end": 0, "master_flushed": 0}, "never followed a master"),
+        ({"master_flushed": 4211}, "lacks 3,211 bytes that its master had on its disk, positions 1,000 to"),
+        ({"master_flushed": 4211}, "stored at 2026-09-21 14:13:20 UTC or before"),
         ({"whole": False}, "cannot know what its master accepted since 2026-09-21 14:13:20 UTC"),
         ({"whole": False, "heard_ms": 0}, "since an unknown time"),
         ({"whole": False, "following": True}, "it follows its master, which still"),
@@ -43,7 +43,7 @@ NOBODY = "127.0.0.1:1"
     ],
 )
 def test_what_a_slave_knows_itself(changes: dict[str, Any], doubt: str) -> None:
-    """That it lacks something, or can not know whether it does."""
+    """That it lacks something, or cannot know whether it does."""
     found = replace(WHOLE, **changes).doubt()
     assert doubt in found
     assert bool(found) is bool(doubt)
@@ -76,9 +76,9 @@ def ask(
             name="other",
             follows=follows,
         )
-        place = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
         try:
-            group = (place,) if is_master else (NOBODY, place)
+            group = (address,) if is_master else (NOBODY, address)
             return await objections(group_of(directory, *group), copy)
         finally:
             await server.stop()
@@ -98,11 +98,11 @@ def test_a_master_that_answers_is_not_replaced(master: Broker, tmp_path: Path) -
 def test_the_slave_that_has_most_is_promoted(master: Broker, tmp_path: Path) -> None:
     """Another slave says how far its log goes, and in which epoch."""
     end, epoch = master.store.log.flushed, master.store.epoch
-    level = replace(WHOLE, epoch=epoch, end=end, told=end)
+    level = replace(WHOLE, epoch=epoch, end=end, master_flushed=end)
     follows = "ask at the master"
     assert ask(master, tmp_path, follows=follows, copy=level) == []
     assert ask(master, tmp_path, follows=follows, copy=replace(level, end=end + 1)) == []
-    behind = replace(level, end=end - 1, told=end - 1)
+    behind = replace(level, end=end - 1, master_flushed=end - 1)
     (found,) = ask(master, tmp_path, follows=follows, copy=behind)
     assert "the slave 'other' (127.0.0.1:" in found
     assert f"up to position {end:,}" in found

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from polymq.replication.common import Standing, common_end
-from polymq.replication.standing import standing_of
+from polymq.replication.common import LogExtent, common_end
+from polymq.replication.extent import extent_of
 from tests.broker.test_retention import SEGMENT, age, consume, declare, fill, pulled
 from tests.harness.broker import Broker
 from tests.replication.conftest import FOLLOWS
@@ -63,15 +63,15 @@ def shrunk(pair: tuple[Broker, Broker]) -> tuple[Broker, Broker]:
     declare(master, "q")
     fill(master, 3)
     follow(master, slave)
-    _, hold = consume(master, "q")
-    hold.settle(0, hold_count(master) - 1)
+    _, registration = consume(master, "q")
+    registration.settle(0, registration_count(master) - 1)
     age(master)
     fill(master, 3)
     assert master.tidy() >= 2 * SEGMENT
     return master, slave
 
 
-def hold_count(broker: Broker) -> int:
+def registration_count(broker: Broker) -> int:
     return broker.group("q").queue.index.end_offset
 
 
@@ -171,7 +171,7 @@ def test_a_slave_follows_again_when_the_record_of_its_epoch_is_gone(
     assert master.store.log.start > slave.store.log.start == 0
     assert len(master.store.epochs) == 1
     assert join(master, slave) == 0
-    assert common_end(standing_of(slave.store), standing_of(master.store)) is not None
+    assert common_end(extent_of(slave.store), extent_of(master.store)) is not None
     for broker in (master, slave):
         broker.stop()
         for name in lost:
@@ -190,8 +190,8 @@ def test_an_epoch_of_another_log_is_another_when_its_record_is_gone(
 ) -> None:
     """One number at one place is not enough, whatever each log still has."""
     master, _ = shrunk(pair)
-    mine = standing_of(master.store)
+    mine = extent_of(master.store)
     (number, start, mark), *_ = mine.epochs
     assert mark
-    other = Standing(start=0, end=mine.end, epochs=[(number, start, mark ^ 1)])
+    other = LogExtent(start=0, end=mine.end, epochs=[(number, start, mark ^ 1)])
     assert common_end(mine, other) is None

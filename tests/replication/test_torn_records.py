@@ -7,9 +7,9 @@ import pytest
 
 from polymq.core_log.cutting import cut_log
 from polymq.core_log.files import RealFiles
+from polymq.replication.extent import extent_of
 from polymq.replication.follower import Cut, Follower, Following
 from polymq.replication.source import Identity, Source
-from polymq.replication.standing import standing_of
 from tests.harness.broker import Broker
 from tests.replication.conftest import FOLLOWS
 from tests.replication.logs import stream
@@ -31,7 +31,7 @@ def join(master: Broker, slave: Broker) -> int:
         source = Source(
             identity=IDENTITY,
             nonce="aa",
-            standing=lambda: standing_of(master.store),
+            extent=lambda: extent_of(master.store),
             admit=lambda *_: "",
             segment_bytes=master.store.segment_bytes,
         )
@@ -39,7 +39,7 @@ def join(master: Broker, slave: Broker) -> int:
             identity=IDENTITY,
             name="slave",
             nonce="bb",
-            standing=standing_of(slave.store),
+            extent=extent_of(slave.store),
             segment_bytes=slave.store.segment_bytes,
         )
         events = []
@@ -80,10 +80,10 @@ def die_within(broker: Broker, start: int, end: int, part: str) -> None:
         for path in (broker.directory / "commitlog").iterdir()
         if path.name.isdigit() and int(path.name) <= start < int(path.name) + (1 << 20)
     ]
-    kept = size_of(part, start, end)
+    stored = size_of(part, start, end)
     with name.open("r+b") as file:
-        file.seek(start + kept - int(name.name))
-        file.write(bytes(end - start - kept))
+        file.seek(start + stored - int(name.name))
+        file.write(bytes(end - start - stored))
 
 
 def assert_equal(master: Broker, slave: Broker) -> None:

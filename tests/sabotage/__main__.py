@@ -102,8 +102,8 @@ def run_sabotages(chosen: Sequence[Sabotage], pieces: Pieces) -> int:
             sound &= tell_control(outcome)
             continue
         outcomes[sabotage.name] = outcome
-        place = f"{len(outcomes)}/{len(chosen)}"
-        print(f"{place:>7} {sabotage.name}: {outcome.verdict.value}", flush=True)
+        label = f"{len(outcomes)}/{len(chosen)}"
+        print(f"{label:>7} {sabotage.name}: {outcome.verdict.value}", flush=True)
     print(f"\n{'sabotage':40} {'':16} {'s':>4}  how")
     for sabotage in chosen:
         if sabotage.name not in outcomes:
@@ -113,8 +113,8 @@ def run_sabotages(chosen: Sequence[Sabotage], pieces: Pieces) -> int:
         print(f"{head}  {outcome.how[:HOW_COLUMNS_MAX]}")
     caught = sum(outcome.verdict is Verdict.CAUGHT for outcome in outcomes.values())
     skipped = sum(outcome.verdict is Verdict.SKIPPED for outcome in outcomes.values())
-    told = f", {skipped} skipped" if skipped else ""
-    print(f"\n{caught} of {len(chosen)} caught{told}, in {time.monotonic() - began:.0f} s")
+    reported = f", {skipped} skipped" if skipped else ""
+    print(f"\n{caught} of {len(chosen)} caught{reported}, in {time.monotonic() - began:.0f} s")
     if not sound:
         return BROKEN_BEFORE
     return left(len(chosen) - len(outcomes) + controls_left) or int(caught + skipped < len(chosen))
@@ -158,8 +158,8 @@ def left(count: int) -> int:
 def tell_control(outcome: Outcome) -> bool:
     """Say whether the suites pass on code that nobody broke: else what they catch means nothing."""
     passed = outcome.verdict is Verdict.MISSED
-    told = "passes" if passed else f"FAILS, repair that first: {outcome.how}"
-    print(f"        the code as it is {told} ({outcome.seconds:.0f} s)", flush=True)
+    reported = "passes" if passed else f"FAILS, repair that first: {outcome.how}"
+    print(f"        the code as it is {reported} ({outcome.seconds:.0f} s)", flush=True)
     return passed
 
 

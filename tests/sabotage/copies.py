@@ -17,7 +17,7 @@ from tests.sabotage.builds import SUFFIX, rebuilt
 from tests.sabotage.plan import ROOT, Sabotage
 
 
-def make_copy(place: Path) -> Path:
+def make_copy(folder: Path) -> Path:
     """Copy the tree to this place, which must not exist yet."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
@@ -31,9 +31,9 @@ def make_copy(place: Path) -> Path:
         source = ROOT / name
         if not (source.is_file() or source.is_symlink()) or name.startswith("build/"):
             continue  # deleted and not committed yet; or left by a build
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, place / name, follow_symlinks=False)
-    return place
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, folder / name, follow_symlinks=False)
+    return folder
 
 
 @contextmanager

@@ -132,8 +132,8 @@ def mutations(target: Target, source: str) -> Iterator[Mutation]:
         if target.functions and function.rpartition(".")[2] not in target.functions:
             continue
         for statement in node.body:
-            for place, text in changes(statement):
-                yield made(target, function, source, place, text)
+            for number, text in changes(statement):
+                yield made(target, function, source, number, text)
 
 
 def functions_of(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:

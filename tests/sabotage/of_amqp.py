@@ -181,9 +181,9 @@ OF_AMQP = (
         name="announced-contents-cost-nothing",
         why="a client that announces a message on each channel holds 128 KiB on each",
         path="gateways/amqp/contents.py",
-        old="        self._holds(self._bytes + content.properties_size)\n"
+        old="        self._set_bytes(self._bytes + content.properties_size)\n"
         "        self._check_room()\n",
-        new="        self._holds(self._bytes + content.properties_size)\n",
+        new="        self._set_bytes(self._bytes + content.properties_size)\n",
         tests=("tests/gateways/amqp/test_amqp_assembling.py",),
     ),
     Sabotage(
@@ -222,8 +222,8 @@ OF_AMQP = (
         name="dead-letters-without-the-copies",
         why="consumers that a message reached by CC never get its dead letter",
         path="broker/moves/dead_letters.py",
-        old="route = self.places.dead_letter_route(target, new_key, more)\n",
-        new="route = self.places.dead_letter_route(target, new_key, ())\n",
+        old="route = self.destinations.dead_letter_route(target, new_key, more)\n",
+        new="route = self.destinations.dead_letter_route(target, new_key, ())\n",
         tests=("tests/gateways/amqp/test_amqp_copies.py",),
     ),
     Sabotage(

@@ -296,7 +296,7 @@ OF_CRASHES = (
         name="state-of-another-past",
         why="state.db of a log that was cut is taken for this one's",
         path="core_log/store.py",
-        old="        if not epoch_holds(self.epochs, epoch, position, self.log.flushed):\n",
+        old="        if not epoch_covers(self.epochs, epoch, position, self.log.flushed):\n",
         new="        if False:\n",
         crash=_STATES,
         tests=("tests/core_log/test_recovery_places.py",),
@@ -401,7 +401,7 @@ OF_CRASHES = (
     ),
     Sabotage(
         name="everything-acknowledged-when-the-disk-fails",
-        why="what waits for the disk is acknowledged when the disk can not take it any more",
+        why="what waits for the disk is acknowledged when the disk cannot take it any more",
         path="broker/core.py",
         old="        self.commits.fail()\n        if self.standby is not None:\n",
         new="        self.commits.advance(FLUSHED, self.log.appended)\n"

@@ -41,8 +41,8 @@ OF_THE_BOUNDS = (
         name="headers-found-by-value-only",
         why="a headers binding that asks whether there is such a header is never found",
         path="broker/routing/header_index.py",
-        old="            for place in {_place(value), _VOID}:\n",
-        new="            for place in {_place(value)}:\n",
+        old="            for pair in {_bucket_value(value), _VOID}:\n",
+        new="            for pair in {_bucket_value(value)}:\n",
         tests=("tests/broker/test_header_index.py",),
     ),
     Sabotage(

@@ -22,7 +22,7 @@ OF_THE_CLIENTS = (
     Sabotage(
         name="delayed-messages-forgotten-at-a-start",
         why="what waited when the server went down never comes",
-        path="broker/delays/kept.py",
+        path="broker/delays/timed_store.py",
         old="self.wheel.fill(entries, self._times(entries, settled), settled, offset, now)",
         new="self._times(entries, settled)",
         crash=_states("delayed"),

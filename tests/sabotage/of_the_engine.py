@@ -130,7 +130,7 @@ COMMIT_POINTS = (
         name="a-restart-shows-what-no-replica-has",
         why="a reader keeps an offset that is given to another message after a failover",
         path="broker/recovery/fold.py",
-        old="        hold_recovered(core, self._queue_store, self._topics)\n",
+        old="        wait_for_replicas_again(core, self._queue_store, self._topics)\n",
         new="",
         tests=(IN_SYNC,),
     ),
@@ -270,7 +270,7 @@ FLIGHTS = (
 CURSORS = (
     Sabotage(
         name="requeue-loses-the-flag",
-        why="a consumer can not tell that it may have seen a message before",
+        why="a consumer cannot tell that it may have seen a message before",
         path="broker/queues/cursor.py",
         old="            return self.floor + at, count, True\n",
         new="            return self.floor + at, count, False\n",
@@ -302,7 +302,7 @@ CURSORS = (
     ),
     Sabotage(
         name="purge-takes-what-is-out",
-        why="a message that a consumer holds can not be given back any more",
+        why="a message that a consumer holds cannot be given back any more",
         path="broker/queues/cursor.py",
         old="            self.settle(self.next, end - self.next)\n",
         new="            self.settle(self.floor, end - self.floor)\n",
@@ -432,7 +432,7 @@ RULES = (
         name="segment-deleted-though-held",
         why="an unread message of a durable queue is gone",
         path="broker/retention/retention.py",
-        old="        limit = ends[-1] if self.hold is None else self.hold.position\n",
+        old="        limit = ends[-1] if self.holder is None else self.holder.position\n",
         new="        limit = ends[-1]\n",
         tests=("tests/broker/test_retention.py",),
     ),
@@ -479,7 +479,7 @@ RULES = (
     Sabotage(
         name="delayed-message-twice",
         why="a release that a crash cut off is done again",
-        path="broker/delays/kept.py",
+        path="broker/delays/timed_store.py",
         old="            settled = cursor.settled_flags(offset, len(entries) // ENTRY_SIZE)\n",
         new="            settled = bytes(len(entries) // ENTRY_SIZE)\n",
         tests=("tests/broker/test_delay.py",),

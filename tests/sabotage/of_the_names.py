@@ -29,7 +29,7 @@ OF_THE_NAMES = (
         name="names-old-connection-takes-broker-out",
         why="a broker that came back vanishes when its old connection is found dead",
         path="namesrv/tables.py",
-        old="            self._unbind(before.connection, (who.cluster, who.address))\n",
+        old="            self._unbind(before.connection, (identity.cluster, identity.address))\n",
         new="            pass\n",
         tests=(TABLES,),
     ),
@@ -45,9 +45,9 @@ OF_THE_NAMES = (
         name="names-key-answered-before-it-is-kept",
         why="a crash takes what an administrator was told is kept",
         path="namesrv/server.py",
-        old="                await self._keeper.keep(answer.change.kept)\n",
+        old="                await self._keeper.keep(answer.change.stored)\n",
         new="                self.requests.key_values.accept(answer.change)\n"
-        "                await self._keeper.keep(answer.change.kept)\n",
+        "                await self._keeper.keep(answer.change.stored)\n",
         tests=(SERVER,),
     ),
     Sabotage(

@@ -120,7 +120,7 @@ OF_THE_REMOTING = (
         name="group-made-without-the-right",
         why="the table of consumer groups is filled, for ever, by whoever may be in any group",
         path="broker/admission/permitted_reading.py",
-        old="            self._principal.check(Action.CREATE, group_place(name)[:1])\n",
+        old="            self._principal.check(Action.CREATE, group_address(name)[:1])\n",
         new="            pass\n",
         tests=_RIGHTS,
     ),

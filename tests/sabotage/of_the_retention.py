@@ -67,7 +67,7 @@ OF_THE_RETENTION = (
         name="witness-believed-for-ever",
         why="what held the log has let go, and the log grows all the same",
         path="broker/retention/retention.py",
-        old="        return max(owner.cursor.floor, index.first_offset) == place.offset\n",
+        old="        return max(owner.cursor.floor, index.first_offset) == claim.offset\n",
         new="        return True\n",
         tests=("tests/broker/test_retention.py",),
     ),

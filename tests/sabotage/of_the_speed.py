@@ -80,7 +80,7 @@ OF_THE_SPEED = (
         path="gateways/mqtt/kernels/fast_path.py",
         old="        if template is None or not template.valid:\n",
         new="        if template is None:\n",
-        tests=("tests/gateways/mqtt", "interop_tests/test_users_at_the_doors.py"),
+        tests=("tests/gateways/mqtt", "interop_tests/test_users_at_the_listeners.py"),
         pure=True,
     ),
     Sabotage(
@@ -89,7 +89,7 @@ OF_THE_SPEED = (
         path="gateways/amqp/templates.py",
         old="        if template is not None and template.valid:\n",
         new="        if template is not None:\n",
-        tests=("tests/gateways/amqp", "interop_tests/test_users_at_the_doors.py"),
+        tests=("tests/gateways/amqp", "interop_tests/test_users_at_the_listeners.py"),
         pure=True,
     ),
     Sabotage(

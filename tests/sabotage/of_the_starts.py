@@ -54,7 +54,7 @@ OF_THE_STARTS = (
         name="store-before-the-ports",
         why="a start with a taken port leaves a gigabyte, or a recovered log of somebody else",
         path="polymq/held_ports.py",
-        old="                _hold(held, host, port)\n",
+        old="                _reserve(held, host, port)\n",
         new="                pass\n",
         tests=(ORDER,),
     ),

@@ -138,7 +138,7 @@ OF_THE_TURNS = (
         tests=("tests/gateways/amqp/test_amqp_turns.py",),
     ),
     Sabotage(
-        name="waiting-publish-teaches-the-lane",
+        name="waiting-publish-teaches-the-fast-path",
         why="messages that lead nowhere are stored in the queue that was published to before",
         path="gateways/amqp/client.py",
         old="        if count == errors.rows == 1 and self.publisher.stored_with is not None:\n",
@@ -362,7 +362,7 @@ OF_THE_TURNS = (
         name="upload-that-went-keeps-its-room",
         why="clients that leave in the middle of a packet stop all large packets in the end",
         path="gateways/mqtt/connection.py",
-        old="            self._shared.uploads.hold(self, 0)\n",
+        old="            self._shared.uploads.reserve(self, 0)\n",
         new="",
         tests=(UPLOADS,),
     ),
@@ -410,8 +410,8 @@ OF_THE_TURNS = (
         name="amqp-deaf-during-the-login",
         why="the end of a client that waits for its login is not noticed",
         path="gateways/amqp/login.py",
-        old="        release = self._host.hold(LOGIN)\n",
-        new="        release = self._host.hold(2)  # as for any question\n",
+        old="        release = self._host.pause(LOGIN)\n",
+        new="        release = self._host.pause(2)  # as for any question\n",
         tests=("tests/gateways/amqp/test_amqp_login.py",),
     ),
     Sabotage(

@@ -96,16 +96,16 @@ class Pieces:
         free: SimpleQueue[Path] = SimpleQueue()
 
         def one(job: Job) -> Outcome:
-            place = free.get()
+            directory = free.get()
             try:
                 sabotage, commands, limit_seconds = job
-                return try_out(place, sabotage, list(commands), limit_seconds)
+                return try_out(directory, sabotage, list(commands), limit_seconds)
             finally:
-                free.put(place)
+                free.put(directory)
 
-        with copies(self.processes) as places, ThreadPoolExecutor(self.processes) as pool:
-            for place in places:
-                free.put(place)
+        with copies(self.processes) as directories, ThreadPoolExecutor(self.processes) as pool:
+            for directory in directories:
+                free.put(directory)
             running: dict[Future[Outcome], Job] = {}
             waiting = iter(jobs)
             try:

@@ -111,7 +111,7 @@ def judge_tests(code: int, witness: Path, output: str) -> tuple[Verdict, str]:
         return Verdict.BROKEN, f"pytest ended with {code}: {last_line(output)}"
     found = json.loads(witness.read_text(encoding="utf-8"))
     text = found["text"].partition("\n")[0]
-    how = f"{found['node']}, {found['place'] or found['when']} ({found['error']}: {text})"
+    how = f"{found['node']}, {found['at'] or found['when']} ({found['error']}: {text})"
     ours = found["when"] == "collect" or MISTAKES_OF_OURS & set(found["kinds"])
     return (Verdict.BROKEN if ours else Verdict.CAUGHT), how
 

@@ -70,7 +70,7 @@ def test_only_a_complaint_of_a_test_counts(
 ) -> None:
     witness = tmp_path / "witness.json"
     if when:
-        found: dict[str, object] = {"node": "t", "when": when, "place": "t.py:7", "text": ""}
+        found: dict[str, object] = {"node": "t", "when": when, "at": "t.py:7", "text": ""}
         found |= {"error": kinds[0], "kinds": kinds}
         witness.write_text(json.dumps(found))
     assert judge_tests(code, witness, "")[0] is verdict
@@ -152,7 +152,9 @@ def test_a_long_run_goes_on_where_it_stopped(
     all of it."""
     tried: list[str] = []
 
-    def try_out(place: Path, wanted: Sabotage | None, commands: object, limit: float) -> Outcome:
+    def try_out(
+        directory: Path, wanted: Sabotage | None, commands: object, limit: float
+    ) -> Outcome:
         tried.append("as it is" if wanted is None else wanted.name)
         return Outcome(Verdict.MISSED if wanted is None else Verdict.CAUGHT, "how", 1.0)
 

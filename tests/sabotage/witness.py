@@ -35,20 +35,20 @@ class Witness:
             "error": type(error).__name__,
             "kinds": [kind.__name__ for kind in type(error).__mro__],
             "text": str(error),
-            "place": "" if error is None else self._place(error),
+            "at": "" if error is None else self._line_of(error),
         }
         self._path.write_text(json.dumps(found), encoding="utf-8")
 
-    def _place(self, error: BaseException) -> str:
+    def _line_of(self, error: BaseException) -> str:
         """The innermost line of a test on the way to the error."""
-        place = ""
+        label = ""
         for frame in traceback.extract_tb(error.__traceback__):
             path = Path(frame.filename)
             if path.is_relative_to(self._root):
                 path = path.relative_to(self._root)
                 if path.parts[0] in TESTS:
-                    place = f"{path}:{frame.lineno}"
-        return place
+                    label = f"{path}:{frame.lineno}"
+        return label
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:

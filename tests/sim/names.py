@@ -79,7 +79,7 @@ class _Run:
         self.clients: list[ClientNode] = []
         self._trace = hashlib.sha256()
         self._nursery: trio.Nursery
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     async def run(self) -> Report:
         async with trio.open_nursery() as nursery:
@@ -315,7 +315,7 @@ class _Run:
                 self._violated("everybody alive", f"{server.name}: {lacking=} {too_many=}")
 
     def _count(self, server: NameServerNode) -> None:
-        for _, event, _ in server.words.said:
+        for _, event, _ in server.spy_log.said:
             self.report.registered_count += event == "broker joined"
             self.report.evicted_count += event in (
                 "broker left",
@@ -323,7 +323,7 @@ class _Run:
             )
             if event == "bug":
                 self._violated("no bugs", server.name)
-        server.words.said.clear()
+        server.spy_log.said.clear()
 
     def _violated(self, invariant: str, what: str) -> None:
         raise Violation(

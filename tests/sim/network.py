@@ -93,7 +93,7 @@ class Stream(trio.abc.Stream):
     def __init__(self, host: Host, peer: Host, link: Link, incoming: _Pipe, outgoing: _Pipe):
         self._host = host
         self._peer = peer
-        self._peer_life = peer.life  # the one that this connection is with
+        self._peer_lifetime = peer.lifetime  # the one that this connection is with
         self._link = link
         self._in = incoming
         self._out = outgoing
@@ -106,7 +106,11 @@ class Stream(trio.abc.Stream):
             raise trio.ClosedResourceError
         if self._out.broken:
             raise trio.BrokenResourceError
-        if self._peer.life != self._peer_life and self._peer.is_up and not self._link.is_cut:
+        if (
+            self._peer.lifetime != self._peer_lifetime
+            and self._peer.is_up
+            and not self._link.is_cut
+        ):
             self.reset()  # the host that knew this connection has forgotten it
             raise trio.BrokenResourceError
         if self._out.lost:
@@ -190,13 +194,13 @@ class Host:
     """A machine.
 
     Attributes:
-        life: how often it was started: connections are with one life of a host.
+        lifetime: how often it was started: connections are with one life of a host.
         serve: takes connections, while a server runs.
     """
 
     name: str
     is_up: bool = False
-    life: int = 0
+    lifetime: int = 0
     serve: Callable[[trio.abc.Stream], None] | None = None
     streams: list[Stream] = field(default_factory=list)
 

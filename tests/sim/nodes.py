@@ -17,7 +17,7 @@ from polymq.remoting.registrar import Identity, Registrar
 from polymq.remoting.registration import TopicConfig
 from polymq.remoting.routes import NameServers, Routes
 from polymq.remoting.steps import Address
-from tests.namesrv.running import Memory, Words
+from tests.namesrv.running import Memory, SpyLog
 from tests.sim.network import PORT, Network, pass_time
 
 CALL_EVERY_SECONDS = 12.0
@@ -56,7 +56,7 @@ class Node:
         self.up_since, self.killed_at = trio.current_time(), None
         self._scope = trio.CancelScope()
         self.host.is_up = True
-        self.host.life += 1
+        self.host.lifetime += 1
         self._nursery.start_soon(self._live, self._scope)
 
     def kill(self) -> None:
@@ -94,11 +94,11 @@ class NameServerNode(Node):
     """A name server. Its tables are gone with its process."""
 
     server: NameServer
-    words: Words
+    spy_log: SpyLog
 
     async def run(self) -> None:
-        self.words = Words()
-        self.server = NameServer(keeper=Memory(), log=self.words)
+        self.spy_log = SpyLog()
+        self.server = NameServer(keeper=Memory(), log=self.spy_log)
         async with trio.open_nursery() as nursery:
             self.listen(nursery, self.server.handle)
             await self.server.keep_watch()
@@ -132,7 +132,7 @@ class BrokerNode(Node):
         self._tasks: trio.Nursery | None = None
 
     async def run(self) -> None:
-        life, self.leaving = self.host.life, False
+        lifetime, self.leaving = self.host.lifetime, False
         self.registrar = Registrar(
             identity=Identity(cluster="c", broker=self.name, address=address_of(self.name)),
             topics=lambda: [
@@ -141,7 +141,7 @@ class BrokerNode(Node):
             ],
             clock_ms=lambda: int(trio.current_time() * 1000),
             chance=self.random.random,
-            state_version=life,
+            state_version=lifetime,
         )
         async with (
             open_trio_driver(

@@ -98,8 +98,8 @@ def test_what_is_in_a_file(lake: Path) -> None:
     assert table.schema.names == ["topic_name", *SCHEMA.names[1:-1]]
     assert table.column("topic_name").to_pylist() == ["t"]
     assert table.schema.field("store_ts").type == pa.timestamp("us", tz="UTC")
-    told = {name: table.schema.metadata[name] for name in table.schema.metadata}
-    assert told == {
+    reported = {name: table.schema.metadata[name] for name in table.schema.metadata}
+    assert reported == {
         b"polymq.topic": b"t",
         b"polymq.broker": b"b",
         b"polymq.incarnation": b"399",
@@ -127,13 +127,13 @@ def test_files_do_not_depend_on_how_the_rows_came(
 ) -> None:
     """Not on Arrow's batches, nor on store times that go back and forth between hours."""
     results = []
-    for places in (set(), cuts):
+    for cut_positions in (set(), cuts):
         lake = tmp_path_factory.mktemp("lake")
         (lake / "_tmp" / "run").mkdir(parents=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.fsync", lambda descriptor: None)
             patch.setattr(parquet, "OPEN_FILES_MAX", 2)
-            batches = rows(at_hour(*hours), first=0, end=len(hours), cuts=sorted(places))
+            batches = rows(at_hour(*hours), first=0, end=len(hours), cuts=sorted(cut_positions))
             files = write(lake, batches)
         results.append([(file.final, offsets_in(lake, file)) for file in files])
         assert len({file.final for file in files}) == len(files)

@@ -1,4 +1,4 @@
-"""Topics in memory behind the real RocketMQ door, in a thread: what the source reads in tests."""
+"""Topics in memory behind the real RocketMQ listener, in a thread: tests read them."""
 
 from __future__ import annotations
 

@@ -231,27 +231,27 @@ class UnackedRuns:
         first, runs = self._block(block)
         at = max(0, bisect_right(first, first_tag) - 1)
         end = bisect_right(first, last_tag)
-        kept_first: list[int] = []
-        kept_runs: list[tuple[Any, int, int]] = []
+        left_first: list[int] = []
+        left_runs: list[tuple[Any, int, int]] = []
         for index in range(at, end):
             tag = first[index]
             holder, offset, count = runs[index]
             low = max(tag, first_tag)
             high = min(tag + count - 1, last_tag)
             if low > high:  # the run before the tags
-                kept_first.append(tag)
-                kept_runs.append((holder, offset, count))
+                left_first.append(tag)
+                left_runs.append((holder, offset, count))
                 continue
             if low > tag:
-                kept_first.append(tag)
-                kept_runs.append((holder, offset, low - tag))
+                left_first.append(tag)
+                left_runs.append((holder, offset, low - tag))
             settled.append((holder, offset + low - tag, high - low + 1))
             self.count -= high - low + 1
             if high < tag + count - 1:
-                kept_first.append(high + 1)
-                kept_runs.append((holder, offset + high + 1 - tag, tag + count - 1 - high))
-        first[at:end] = kept_first
-        runs[at:end] = kept_runs
+                left_first.append(high + 1)
+                left_runs.append((holder, offset + high + 1 - tag, tag + count - 1 - high))
+        first[at:end] = left_first
+        runs[at:end] = left_runs
 
     # --- blocks -----------------------------------------------------------------------------
 

@@ -430,7 +430,7 @@ def parse(
 
 # --- records to frames -----------------------------------------------------------------------
 
-cdef struct Place:
+cdef struct MessageAddress:
     # Of one record: its body, its end, and the base64 text of its AMQP properties.
     Py_ssize_t body
     Py_ssize_t body_size
@@ -440,7 +440,7 @@ cdef struct Place:
 
 
 cdef int read_record(
-    const uint8_t *p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t prefix_size, Place *address
+    const uint8_t *p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t prefix_size, MessageAddress *address
 ) noexcept nogil:
     cdef int64_t record_size, body_size
     cdef Py_ssize_t sizes, properties_end, extra
@@ -550,7 +550,7 @@ cdef struct Shape:
 
 
 cdef Py_ssize_t frames_size(
-    const Shape *shape, const uint8_t *p, const Place *address
+    const Shape *shape, const uint8_t *p, const MessageAddress *address
 ) noexcept nogil:
     cdef Py_ssize_t size = shape.properties_size
     cdef Py_ssize_t pieces
@@ -567,7 +567,7 @@ cdef Py_ssize_t frames_size(
 
 
 cdef uint8_t *write_frames(
-    const Shape *shape, const uint8_t *p, const Place *address, uint64_t tag, uint8_t *out
+    const Shape *shape, const uint8_t *p, const MessageAddress *address, uint64_t tag, uint8_t *out
 ) noexcept nogil:
     """Method, header and body frames of one record; NULL if its property text is wrong."""
     cdef Py_ssize_t size, at, left
@@ -613,7 +613,7 @@ cdef uint8_t *write_frames(
 cdef Py_ssize_t total_size(
     const Shape *shape, const uint8_t *p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t prefix_size
 ) noexcept nogil:
-    cdef Place address
+    cdef MessageAddress address
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t size
     while at < end:
@@ -636,7 +636,7 @@ cdef uint8_t *write_all(
     uint64_t tag,
     uint8_t *out,
 ) noexcept nogil:
-    cdef Place address
+    cdef MessageAddress address
     while at < end and out != NULL:
         read_record(p, at, end, prefix_size, &address)
         out = write_frames(shape, p, &address, tag, out)

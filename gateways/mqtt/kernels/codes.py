@@ -43,7 +43,7 @@ MALFORMED_IDENTIFIER: Final = 14
 FLAG_RETAIN: Final = 0x01
 FLAG_QOS: Final = 0x06
 FLAG_QOS_SHIFT: Final = 1
-FLAGS_KEPT: Final = FLAG_RETAIN | FLAG_QOS
+FLAGS_STORED: Final = FLAG_RETAIN | FLAG_QOS
 """The bits of a PUBLISH's first byte that a row keeps. DUP is left out: what decides whether a
 QoS 2 message was seen is its packet id, and runs should not break at a resent message."""
 

@@ -6,7 +6,7 @@ cimport cython
 from polymq.gateways.mqtt.kernels.frames cimport PacketReader
 from polymq.net.kernels.streams cimport Shortcut, Stream
 
-cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, FLAGS_KEPT, PACKET_READ
+cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, FLAGS_STORED, PACKET_READ
 cdef long long ASK_BYTES
 
 

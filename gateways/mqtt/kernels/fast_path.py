@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from polymq.core_log.kernels.batch import Batch
-from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR, FLAGS_KEPT, PACKET_READ
+from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR, FLAGS_STORED, PACKET_READ
 from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids, encode_publishes
 from polymq.gateways.mqtt.packets import RemoteProtocolError
 
@@ -252,7 +252,7 @@ class FastPath:
         topic_end = packet.topic_end
         if topic == topic_end or buffer[topic] == DOLLAR:
             return False
-        flags = packet.first & FLAGS_KEPT
+        flags = packet.first & FLAGS_STORED
         if flags != self.last_flags or not self.is_last_name(buffer, topic, topic_end):
             self.last_name = bytes(buffer[topic:topic_end])
             self.last_flags = flags

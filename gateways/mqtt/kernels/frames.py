@@ -27,7 +27,7 @@ from polymq.gateways.mqtt.kernels.codes import (
     ACK_COLUMNS,
     FLAG_QOS,
     FLAG_QOS_SHIFT,
-    FLAGS_KEPT,
+    FLAGS_STORED,
     IDENTIFIER_MAX,
     MALFORMED_DUPLICATE,
     MALFORMED_FLAGS,
@@ -126,11 +126,11 @@ def parse(
             acks[last] += more
             at = after + _ACK_SIZE * more
             continue
-        quality = (first & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+        quality = (first & FLAGS_STORED) >> FLAG_QOS_SHIFT
         if quality == 2 and released:
             stop = STOP_ORDER
             break
-        flags = first & FLAGS_KEPT
+        flags = first & FLAGS_STORED
         topic = buffer[topic_start:topic_end]
         new_run = flags != last_flags or topic != last_topic
         if row == row_max or (new_run and run_count == run_max):
@@ -377,7 +377,7 @@ def encode_acks(batch: Batch, first: int, last: int) -> bytes:
     all_flags, identifiers = rows[7::COLUMNS], rows[6::COLUMNS]
     count = last - first
     if count and all_flags.count(all_flags[0]) == count:
-        quality = (all_flags[0] & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+        quality = (all_flags[0] & FLAGS_STORED) >> FLAG_QOS_SHIFT
         if not quality:
             return b""
         alike = bytearray((_ACK_BYTES[quality], 2, 0, 0)) * count
@@ -387,7 +387,7 @@ def encode_acks(batch: Batch, first: int, last: int) -> bytes:
         return bytes(alike)
     out: list[int] = []
     for flags, identifier in zip(all_flags, identifiers, strict=True):
-        quality = (flags & FLAGS_KEPT) >> FLAG_QOS_SHIFT
+        quality = (flags & FLAGS_STORED) >> FLAG_QOS_SHIFT
         if quality:
             out += (_ACK_BYTES[quality], 2, identifier >> 8 & 0xFF, identifier & 0xFF)
     return bytes(out)
@@ -452,7 +452,7 @@ def encode_publishes(
         if count >= _FEW and body_size <= _COPIED_MAX:  # pieces of bytes are cheaper to take
             source, base = bytes(memoryview(memory)[at : at + size * count]), RECORD_BODY_AT
         ends = base + size * count
-        bodies = [source[place : place + body_size] for place in range(base, ends, size)]
+        bodies = [source[first : first + body_size] for first in range(base, ends, size)]
         if numbered:
             head += b"\0\0"
         stretch: list[Buffer] = [bytes(head)] * (2 * count)
@@ -460,8 +460,8 @@ def encode_publishes(
         packets = bytearray().join(stretch)
         if numbered:
             width = len(head) + body_size
-            place = 2 * (identifier - 1)
-            ids = _IDS[place : place + 2 * count]
+            first = 2 * (identifier - 1)
+            ids = _IDS[first : first + 2 * count]
             packets[len(head) - 2 :: width] = ids[0::2]
             packets[len(head) - 1 :: width] = ids[1::2]
             identifier = (identifier + count - 1) % IDENTIFIER_MAX + 1

@@ -36,7 +36,7 @@ cdef enum:
     MALFORMED_IDENTIFIER = 14
     FLAG_QOS = 6
     FLAG_QOS_SHIFT = 1
-    FLAGS_KEPT = 7
+    FLAGS_STORED = 7
     TYPE_PUBLISH = 3
     TYPE_PUBREL = 6
     TYPE_PUBCOMP = 7
@@ -44,7 +44,7 @@ cdef enum:
     IDENTIFIER_MAX = 65535
     REMAINING_LENGTH_MAX = 268435455
     RECORD_SIZE_MIN = 91
-    HOLD_BYTES = 16384  # for less the GIL is held: to let it go costs more than it gives others
+    GIL_BYTES = 16384  # for less the GIL is held: to let it go costs more than it gives others
 
 if (
     (_batch.COLUMNS, _batch.RECORD_BODY_SIZE_AT, _batch.RECORD_BODY_AT)
@@ -57,8 +57,8 @@ if (
     or (_codes.MALFORMED_DUPLICATE, _codes.MALFORMED_SIZE, _codes.MALFORMED_IDENTIFIER)
     != (MALFORMED_DUPLICATE, MALFORMED_SIZE, MALFORMED_IDENTIFIER)
     or _codes.FLAG_QOS != FLAG_QOS
-    or (_codes.FLAG_QOS_SHIFT, _codes.FLAGS_KEPT, _codes.ACK_COLUMNS, _codes.IDENTIFIER_MAX)
-    != (FLAG_QOS_SHIFT, FLAGS_KEPT, ACK_COLUMNS, IDENTIFIER_MAX)
+    or (_codes.FLAG_QOS_SHIFT, _codes.FLAGS_STORED, _codes.ACK_COLUMNS, _codes.IDENTIFIER_MAX)
+    != (FLAG_QOS_SHIFT, FLAGS_STORED, ACK_COLUMNS, IDENTIFIER_MAX)
     or (_codes.TYPE_PUBLISH, _codes.TYPE_PUBREL, _codes.TYPE_PUBCOMP)
     != (TYPE_PUBLISH, TYPE_PUBREL, TYPE_PUBCOMP)
     or (_codes.REMAINING_LENGTH_MAX, _codes.RECORD_SIZE_MIN)
@@ -215,7 +215,7 @@ cdef int walk_packets(
             ack_next = identifier + 1 if identifier < IDENTIFIER_MAX else 1
             at = packet.after
             continue
-        flags = packet.first & FLAGS_KEPT
+        flags = packet.first & FLAGS_STORED
         quality = flags >> FLAG_QOS_SHIFT
         if quality == 2 and released:
             stop = STOP_ORDER
@@ -301,13 +301,13 @@ def encode_acks(batch, Py_ssize_t first, Py_ssize_t last):
         raise ValueError("the rows are not in the batch")
     row = <const int64_t*>rows.data.as_voidptr + first * COLUMNS
     for index in range(last - first):
-        answered += (row[index * COLUMNS + 7] & FLAGS_KEPT) >> FLAG_QOS_SHIFT != 0
+        answered += (row[index * COLUMNS + 7] & FLAGS_STORED) >> FLAG_QOS_SHIFT != 0
     out = PyBytes_FromStringAndSize(NULL, 4 * answered)
     to = <uint8_t*>PyBytes_AS_STRING(out)
     with nogil:
         for index in range(last - first):
-            if (row[7] & FLAGS_KEPT) >> FLAG_QOS_SHIFT != 0:
-                to[0] = 0x40 if (row[7] & FLAGS_KEPT) >> FLAG_QOS_SHIFT == 1 else 0x50
+            if (row[7] & FLAGS_STORED) >> FLAG_QOS_SHIFT != 0:
+                to[0] = 0x40 if (row[7] & FLAGS_STORED) >> FLAG_QOS_SHIFT == 1 else 0x50
                 to[1] = 2
                 to[2] = <uint8_t>(row[6] >> 8 & 0xFF)
                 to[3] = <uint8_t>(row[6] & 0xFF)
@@ -415,7 +415,7 @@ def encode_publishes(
         if numbered and not 1 <= first_packet_id <= IDENTIFIER_MAX:
             raise ValueError("not a packet id")
         records = <const uint8_t*>view.buf
-        if end - start < HOLD_BYTES:
+        if end - start < GIL_BYTES:
             total = measure_records(
                 records + start, records + end, topic_size + (2 if numbered else 0)
             )
@@ -430,7 +430,7 @@ def encode_publishes(
             raise ValueError("the packet would be too long for MQTT")
         out = PyBytes_FromStringAndSize(NULL, total)
         to = <uint8_t*>PyBytes_AS_STRING(out)
-        if end - start < HOLD_BYTES:
+        if end - start < GIL_BYTES:
             write_publishes(
                 records + start, records + end, name, topic_size, first_byte, numbered,
                 first_packet_id, to,

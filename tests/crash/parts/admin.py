@@ -80,8 +80,8 @@ class Admin(Part):
         value = None if random.random() < 0.3 else {"text": body.decode()}
         return actor.engine.port.documents.put(DOCUMENTS, random.choice("xyz"), value)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.states = [state for state in self.states if state[0] <= kept]
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.states = [state for state in self.states if state[0] <= remaining]
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         sure = [at for at, (position, _) in enumerate(self.states) if position <= flushed]

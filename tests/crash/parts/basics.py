@@ -103,16 +103,16 @@ class Basics(Part):
         if self.session is not None:
             self.receive(actor, EVERYTHING_CREDIT, EVERYTHING_CREDIT)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.stream.forget_lost(actor, kept)
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.stream.forget_lost(actor, remaining)
         for tag, values in self.retained.items():
-            self.retained[tag] = left_of(values, kept)
+            self.retained[tag] = left_of(values, remaining)
         self.queues = {
             name: (reader, first)
             for name, (reader, first) in self.queues.items()
-            if reader.position <= kept
+            if reader.position <= remaining
         }
-        if self.session is not None and self.session[0].position > kept:
+        if self.session is not None and self.session[0].position > remaining:
             self.session = None
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:

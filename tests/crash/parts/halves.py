@@ -67,12 +67,12 @@ class Halves(Part):
         if self.reader is not None:
             self.reader.drain(actor, QUEUE)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.halves = [half for half in self.halves if half.prepared.position <= kept]
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.halves = [half for half in self.halves if half.prepared.position <= remaining]
         for half in self.halves:
-            if half.decision is not None and half.decision[1] > kept:
+            if half.decision is not None and half.decision[1] > remaining:
                 half.decision = None
-        if self.reader is not None and self.reader.position > kept:
+        if self.reader is not None and self.reader.position > remaining:
             self.reader = None
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
@@ -132,7 +132,7 @@ def decide(actor: EngineActor, half: Half, *, commit: bool) -> int | Refused:
     answers: list[int | Refused] = []
     actor.engine.port.half_messages.end(
         half.prepared.offset,
-        half.prepared.place,
+        half.prepared.record_position,
         producer=PRODUCER,
         commit=commit,
         callback=answers.append,

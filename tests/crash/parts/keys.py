@@ -33,8 +33,8 @@ class Keys(Part):
         elif self.stream.messages:
             query(actor, random.choice(KEYS))
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.stream.forget_lost(actor, kept)
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.stream.forget_lost(actor, remaining)
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         if not self.stream.messages or self.stream.messages[0].position > flushed:
@@ -59,5 +59,5 @@ def query(actor: EngineActor, key: str) -> list[bytes]:
     actor.wait_for(answers)
     (found,) = answers
     may_fail = actor.disk.fault is not None
-    demand(found is not None or may_fail, f"(c) the query for {key} can not be answered")
+    demand(found is not None or may_fail, f"(c) the query for {key} cannot be answered")
     return [record.body for record in decode_all(found or b"")]

@@ -80,15 +80,15 @@ class Letters(Part):
                 message.body = body
             self.letters += run[: len(run) - template.overflowed]  # a full queue takes no more
         elif step == "reject":
-            consumer, hold = actor.consume(WORK, random.randint(1, 4))
-            hold.cancel()
+            consumer, registration = actor.consume(WORK, random.randint(1, 4))
+            registration.cancel()
             for offset, body, _ in consumer.got:
                 if random.random() < 0.6:
                     self.fresh.add(body)
                     self.tried.add(body)
-                    hold.reject(offset, 1)
+                    registration.reject(offset, 1)
                 else:
-                    hold.requeue(offset, 1)
+                    registration.requeue(offset, 1)
         else:
             name = WORK if step == "consume" else DEAD
             self.settled.take(actor, name, random.randint(1, 4), random.randint(0, 4))
@@ -112,8 +112,8 @@ class Letters(Part):
         super().lazily_stored()
         self.rejected |= self.fresh
 
-    def life_ended(self) -> None:
-        super().life_ended()
+    def run_ended(self) -> None:
+        super().run_ended()
         self.fresh.clear()
 
     def drain(self, actor: EngineActor) -> None:
@@ -121,9 +121,9 @@ class Letters(Part):
             self.settled.drain(actor, WORK)
             self.settled.drain(actor, DEAD)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.letters = left_of(self.letters, kept)
-        if self.declared is not None and self.declared > kept:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.letters = left_of(self.letters, remaining)
+        if self.declared is not None and self.declared > remaining:
             self.declared = None
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:

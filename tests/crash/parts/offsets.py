@@ -106,7 +106,7 @@ class Offsets(Part):
         groups = self.groups.get(name)
         return groups[-1] if groups and groups[-1].deleted == NEVER else None
 
-    def life_ended(self) -> None:
+    def run_ended(self) -> None:
         self.running = False
 
     def lazily_stored(self) -> None:
@@ -114,14 +114,14 @@ class Offsets(Part):
             for group in groups:
                 group.stored = {at: len(values) for at, values in group.committed.items()}
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
         incarnation = incarnation_of(actor)
         self.there = incarnation is not None
         for name, groups in self.groups.items():
-            self.groups[name] = [group for group in groups if group.made <= kept]
+            self.groups[name] = [group for group in groups if group.made <= remaining]
             for group in self.groups[name]:
-                group.settings = [one for one in group.settings if one[0] <= kept]
-                if group.deleted > kept:
+                group.settings = [one for one in group.settings if one[0] <= remaining]
+                if group.deleted > remaining:
                     group.deleted = NEVER
                 group.committed.clear()  # the incarnations of lost topics are given again
                 group.stored.clear()

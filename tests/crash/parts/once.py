@@ -91,14 +91,14 @@ class Once(Part):
                 self._send(actor, session, packet, one.body)
         session.disconnect()
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.stream.forget_lost(actor, kept)
-        if self.session is not None and self.session > kept:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.stream.forget_lost(actor, remaining)
+        if self.session is not None and self.session > remaining:
             self.session = None
         for one in self.packets.values():
-            if one.released > kept:
+            if one.released > remaining:
                 one.released = NEVER
-        self._send_again(actor, kept)
+        self._send_again(actor, remaining)
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         there, _ = self.stream.check(actor, flushed)

@@ -101,9 +101,9 @@ class Owed(Part):
         if self.session is not None:
             self._receive(actor, EVERYTHING_CREDIT, EVERYTHING_CREDIT)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.messages = {tag: left_of(values, kept) for tag, values in self.messages.items()}
-        if self.session is not None and self.session.position > kept:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.messages = {tag: left_of(values, remaining) for tag, values in self.messages.items()}
+        if self.session is not None and self.session.position > remaining:
             self.session = None
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:

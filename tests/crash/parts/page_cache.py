@@ -54,9 +54,9 @@ class PageCache(Part):
         if self.reader is not None:
             self.reader.drain(actor, QUEUE)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.stream.forget_lost(actor, kept)
-        if self.reader is not None and self.reader.position > kept:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.stream.forget_lost(actor, remaining)
+        if self.reader is not None and self.reader.position > remaining:
             self.reader = None
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:

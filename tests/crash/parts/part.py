@@ -57,12 +57,12 @@ def publish(actor: EngineActor, template: Template, bodies: Sequence[bytes]) -> 
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-def left_of(messages: Sequence[MessageT], kept: int) -> list[MessageT]:
-    """Those that are there or may be, after a crash that kept the log up to `kept`. Of a run that
-    ends beyond it any first part is there; nobody was promised it, and nobody will be."""
-    left = [message for message in messages if message.start < kept]
+def left_of(messages: Sequence[MessageT], remaining: int) -> list[MessageT]:
+    """Those that are there or may be, after a crash that left the log up to `remaining`. Of a run
+    that ends beyond it any first part is there; nobody was promised it, and nobody will be."""
+    left = [message for message in messages if message.start < remaining]
     for message in left:
-        if message.position > kept:
+        if message.position > remaining:
             message.position = NEVER
     return left
 
@@ -112,7 +112,7 @@ class Part:
         for reader in self.readers():
             reader.gone |= reader.fresh
 
-    def life_ended(self) -> None:
+    def run_ended(self) -> None:
         """No engine runs any more."""
         for reader in self.readers():
             reader.fresh.clear()
@@ -120,8 +120,8 @@ class Part:
     def drain(self, actor: EngineActor) -> None:
         """Settle what waits in queues, so that the log may let go of it."""
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        """An engine has started on a log that ended at `kept`: nothing beyond ever was."""
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        """An engine has started on a log that ended at `remaining`: nothing beyond ever was."""
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         """What has to be there.
@@ -175,13 +175,13 @@ class Reader:
 
     def take(self, actor: EngineActor, name: str, credit: int, settled_count: int) -> list[bytes]:
         """Take up to `credit` messages of a queue, settle the first ones, leave. Returns all."""
-        consumer, hold = actor.consume(name, credit)
+        consumer, registration = actor.consume(name, credit)
         for offset, body, _ in consumer.got[:settled_count]:
             self.settle(body)
-            hold.settle(offset, 1)
-        hold.cancel()
+            registration.settle(offset, 1)
+        registration.cancel()
         for offset, _, _ in consumer.got[settled_count:]:
-            hold.requeue(offset, 1)
+            registration.requeue(offset, 1)
         return consumer.bodies
 
     def drain(self, actor: EngineActor, name: str) -> None:
@@ -207,10 +207,10 @@ class Reader:
             Violation.
         """
         demand(len(set(came)) == len(came), f"(b) {where} got a message twice")
-        places = {body: place for place, body in enumerate(published)}
-        strange = set(came) - places.keys()
+        numbers = {body: index for index, body in enumerate(published)}
+        strange = set(came) - numbers.keys()
         demand(not strange, f"(b) {where} got {sorted(strange)[:3]}, which it should not")
-        order = [places[body] if key is None else key(body) for body in came]
+        order = [numbers[body] if key is None else key(body) for body in came]
         demand(order == sorted(order), f"(b) {where} got messages out of order")
         again = self.gone & set(came)
         demand(not again, f"(b) {where} got {sorted(again)[:3]} again, which were settled")
@@ -231,12 +231,12 @@ class Stream:
         """One run."""
         self.messages += publish(actor, actor.template(self.topic, tag, **options), bodies)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
         """See `Part.forget_lost`."""
         first, records = actor.pull(self.topic)
         del self.messages[first + len(records) :]
         for message in self.messages:
-            message.position = min(message.position, kept)
+            message.position = min(message.position, remaining)
 
     def check(self, actor: EngineActor, promised: int) -> tuple[list[bytes], list[Record]]:
         """The topic is a beginning of what was published, with all up to `promised`, and without
@@ -260,10 +260,10 @@ class Stream:
         demand(offsets == list(range(first, end)), f"(b) the offsets of {self.topic} have holes")
         if first:
             world, gone = actor.world, self.messages[first - 1]
-            size, kept = sum(record.size for record in records), world.retention_bytes
-            enough = size + RECORD_BYTES_MAX > kept > 0  # with the last one, it was too much
+            size, remaining = sum(record.size for record in records), world.retention_bytes
+            enough = size + RECORD_BYTES_MAX > remaining > 0  # with the last one, it was too much
             seconds = (actor.loop.clock_ms() - gone.at_ms) / 1000
             old = seconds >= world.retention_seconds > 0
             text = f"{gone.body!r} of {self.topic} went after {seconds} s"
-            demand(old or enough, f"(a) {text}, {size} of {kept} bytes are there")
+            demand(old or enough, f"(a) {text}, {size} of {remaining} bytes are there")
         return bodies[:end], records

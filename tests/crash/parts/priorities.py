@@ -49,9 +49,9 @@ class Priorities(Part):
         if self.reader is not None:
             self.reader.drain(actor, QUEUE)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        self.messages = left_of(self.messages, kept)
-        if self.reader is not None and self.reader.position > kept:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        self.messages = left_of(self.messages, remaining)
+        if self.reader is not None and self.reader.position > remaining:
             self.reader = None
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:

@@ -54,7 +54,7 @@ class Transactions(Part):
             self._commit(actor, random)
 
     def _commit(self, actor: EngineActor, random: Random) -> None:
-        consumer, hold = actor.consume(SOURCE, random.randint(1, 4))
+        consumer, registration = actor.consume(SOURCE, random.randint(1, 4))
         taken = consumer.got[: random.randint(0, 4)]
         made = {name: self.bodies(random.randint(0, 3)) for name in OUTPUTS}
         publishes = [
@@ -64,13 +64,13 @@ class Transactions(Part):
             for name, bodies in made.items()
             if bodies
         ]
-        settled = [(hold, offset, 1) for offset, _, _ in taken]
+        settled = [(registration, offset, 1) for offset, _, _ in taken]
         batch = Batch(NEVER, {body for _, body, _ in taken}, made)
         self.batches.append(batch)
         batch.position = int(actor.engine.port.transactions.commit(publishes, settled))
-        hold.cancel()
+        registration.cancel()
         for offset, _, _ in consumer.got[len(taken) :]:
-            hold.requeue(offset, 1)
+            registration.requeue(offset, 1)
 
     def readers(self) -> Sequence[Reader]:
         return [self.settled]
@@ -80,11 +80,11 @@ class Transactions(Part):
             for name in (SOURCE, *OUTPUTS):
                 self.settled.drain(actor, name)
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        if self.declared is not None and self.declared > kept:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        if self.declared is not None and self.declared > remaining:
             self.declared = None
-        self.inputs = left_of(self.inputs, kept)
-        self.batches = [batch for batch in self.batches if batch.position <= kept]
+        self.inputs = left_of(self.inputs, remaining)
+        self.batches = [batch for batch in self.batches if batch.position <= remaining]
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         if self.declared is None or self.declared > flushed:

@@ -39,10 +39,10 @@ class Wide(Part):
         """Whether a message waits for the disk."""
         return bool(self.messages) and self.messages[-1].position > flushed
 
-    def forget_lost(self, actor: EngineActor, kept: int) -> None:
-        if self.declared is not None and self.declared > kept:
+    def forget_lost(self, actor: EngineActor, remaining: int) -> None:
+        if self.declared is not None and self.declared > remaining:
             self.declared = None
-        self.messages = left_of(self.messages, kept)
+        self.messages = left_of(self.messages, remaining)
 
     def check(self, actor: EngineActor, flushed: int, written: int) -> None:
         if self.declared is None or self.declared > flushed:

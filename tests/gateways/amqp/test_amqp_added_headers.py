@@ -24,13 +24,13 @@ def test_other_headers_and_properties_stay_as_they_are() -> None:
         )
     )
     made = with_headers(raw, {"x-death": [1]}, keep_expiration=False)
-    kept = b"\x01ns\x00\x07" + b"\x01bb\xff"
+    stored = b"\x01ns\x00\x07" + b"\x01bb\xff"
     ours = b"\x07x-deathA" + struct.pack(">Ici", 5, b"I", 1)
     assert made == b"".join(
         (
             struct.pack(">H", 1 << 15 | 1 << 13 | 1 << 12 | 1 << 6),
             b"\x04text",
-            struct.pack(">I", len(ours + kept)) + ours + kept,
+            struct.pack(">I", len(ours + stored)) + ours + stored,
             b"\x02",
             struct.pack(">Q", 2**63),
         )

@@ -431,17 +431,17 @@ def test_exclusive_consumers_are_alone(bench: Bench) -> None:
 
 def test_who_understands_it_is_told_that_a_queue_went(bench: Bench) -> None:
     setup(bench)
-    told, untold = bench.peer(1), bench.peer(1, capabilities={})
-    for peer in (told, untold):
+    reported, untold = bench.peer(1), bench.peer(1, capabilities={})
+    for peer in (reported, untold):
         peer.ask(spec.BasicConsume(queue="q", consumer_tag="c"))
         answer(peer, spec.BasicConsumeOk)
     bench.peer(1).ask(spec.QueueDelete(queue="q"))
     bench.step()
-    assert told.methods() == [spec.BasicCancel(consumer_tag="c", nowait=True)]
+    assert reported.methods() == [spec.BasicCancel(consumer_tag="c", nowait=True)]
     assert untold.methods() == []
-    assert told.client.consumer_count == 0
-    told.ask(spec.BasicCancelOk(consumer_tag="c"))  # some clients answer all the same
-    assert told.methods() == []
+    assert reported.client.consumer_count == 0
+    reported.ask(spec.BasicCancelOk(consumer_tag="c"))  # some clients answer all the same
+    assert reported.methods() == []
 
 
 def test_what_a_deleted_queue_left_with_its_consumer_can_be_acknowledged(bench: Bench) -> None:

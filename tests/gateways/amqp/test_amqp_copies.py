@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.messages.copies import KEPT_MAX
+from polymq.broker.messages.copies import KEYS_STORED_MAX
 from polymq.gateways.amqp import rewriting, spec
 from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.gateways.amqp.kernels import codes, frames
@@ -123,7 +123,7 @@ def test_a_key_for_dead_letters_replaces_copies_too(bench: Bench) -> None:
 
 
 def test_very_many_copies_are_not_kept_for_dead_letters(bench: Bench) -> None:
-    keys = [f"no{number}" for number in range(KEPT_MAX)]
+    keys = [f"no{number}" for number in range(KEYS_STORED_MAX)]
     found = dead_letters(bench, None, CC=["k1", *keys])
     assert {queue: len(sent) for queue, sent in found.items()} == {
         "own": 1,

@@ -77,9 +77,9 @@ class Play:
         if self._confirms:
             self.read("p", method(spec.ConfirmSelect()))
 
-    def read(self, who: str, *parts: bytes) -> bool:
+    def read(self, user: str, *parts: bytes) -> bool:
         """One read, and the loop iteration that it is in; whether the fast path took it."""
-        peer = self.peers[who]
+        peer = self.peers[user]
         peer.send(*parts)
         self.bench.step()
         self.heard = [bytes(peer.transport.data) for peer in self.peers.values()]
@@ -130,9 +130,9 @@ def both(form: ModuleType, tmp_path: Path) -> Iterator[tuple[Play, Play]]:
         play.stop()
 
 
-def read_alike(plays: Sequence[Play], who: str, *parts: bytes) -> bool:
+def read_alike(plays: Sequence[Play], user: str, *parts: bytes) -> bool:
     """Present a read to both; what is heard has to be the same. Whether the fast path took it."""
-    taken, never = (play.read(who, *parts) for play in plays)
+    taken, never = (play.read(user, *parts) for play in plays)
     assert not never
     assert plays[0].heard == plays[1].heard
     return taken
@@ -262,7 +262,7 @@ LEFT = {
 }
 
 
-def test_what_the_lane_leaves(both: tuple[Play, Play]) -> None:
+def test_what_the_fast_path_leaves(both: tuple[Play, Play]) -> None:
     """... comes to the same as without a fast path, and so does what follows."""
     for name, frames in LEFT.items():
         read_alike(both, "p", USUAL)
@@ -475,8 +475,8 @@ def test_nobody_can_tell_the_difference(
     """Any reads: the same bytes to everybody, and the same log."""
     directory = tmp_path_factory.mktemp("play")
     plays = [Play(directory / name, with_path=name == "with") for name in ("with", "without")]
-    for who, frames in reads:
-        read_alike(plays, who, frames)
+    for user, frames in reads:
+        read_alike(plays, user, frames)
     assert plays[0].broker.store.log.appended == plays[1].broker.store.log.appended
     for play in plays:
         play.stop()

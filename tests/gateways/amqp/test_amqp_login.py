@@ -28,8 +28,8 @@ class LateAdmission:
         self._admission = admission
         self.logins: list[Callable[[], object]] = []
 
-    def authenticate(self, *who: Any) -> Callable[[], None]:
-        self.logins.append(ask := partial(self._admission.authenticate, *who))
+    def authenticate(self, *credentials: Any) -> Callable[[], None]:
+        self.logins.append(ask := partial(self._admission.authenticate, *credentials))
         return lambda: self.logins.remove(ask)
 
     def __getattr__(self, name: str) -> Any:

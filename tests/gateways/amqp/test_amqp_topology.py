@@ -140,9 +140,9 @@ def test_a_refused_login_says_nothing_of_what_was_wrong(
     """With the capability a close at once; without it silence, then the socket is aborted."""
     strict = cast("AdmissionPort", Strict(bench.port.admission))
     bench.port = replace(bench.broker.port, admission=strict)
-    told = fresh(bench)
-    told.send(HEADER, start_ok(mechanism, response, CAPABILITIES))
-    assert closed(told) == (
+    reported = fresh(bench)
+    reported.send(HEADER, start_ok(mechanism, response, CAPABILITIES))
+    assert closed(reported) == (
         "connection",
         403,
         f"ACCESS_REFUSED - Login was refused using authentication mechanism {mechanism}",

@@ -1,4 +1,4 @@
-"""What all tests of the HTTP door watch for."""
+"""What all tests of the HTTP listener watch for."""
 
 from __future__ import annotations
 

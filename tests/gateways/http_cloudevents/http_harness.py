@@ -1,4 +1,4 @@
-"""A server of the HTTP door on a spy port, a client for it, and a webhook receiver."""
+"""A server of the HTTP listener on a spy port, a client for it, and a webhook receiver."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def http(
     context = Context(asyncio.get_running_loop())
     numbers = count()
     server = HttpServer(
-        port=port,  # type: ignore[arg-type]  # the spy has what this door uses
+        port=port,  # type: ignore[arg-type]  # the spy has what this listener uses
         context=context,
         limits=limits,
         webhooks=webhooks
@@ -228,14 +228,16 @@ async def receiver(*answers: int | Answer) -> AsyncIterator[Receiver]:
         await runner.cleanup()
 
 
-async def subscribe_webhook(door: Http, sink: Receiver, name: str = "s", **body: Any) -> SpyQueue:
+async def subscribe_webhook(
+    gateway: Http, sink: Receiver, name: str = "s", **body: Any
+) -> SpyQueue:
     wanted = {"topic": "orders", "sink": sink.url, **body}
-    status, answer, _ = await door.call("PUT", f"/subscriptions/{name}", wanted)
+    status, answer, _ = await gateway.call("PUT", f"/subscriptions/{name}", wanted)
     assert status in (200, 201), answer
-    return door.port.queue_by_name[f"sub:{name}"]
+    return gateway.port.queue_by_name[f"sub:{name}"]
 
 
-async def publish_batch(door: Http, *ids: str, **headers: str) -> None:
+async def publish_batch(gateway: Http, *ids: str, **headers: str) -> None:
     """Events in one batch, so that they are there together."""
     body = json.dumps([{**EVENT, "id": one, "data": one, **headers} for one in ids]).encode()
-    assert await door.publish(body, BATCH) == (204, None)
+    assert await gateway.publish(body, BATCH) == (204, None)

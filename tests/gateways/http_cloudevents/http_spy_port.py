@@ -1,5 +1,5 @@
-"""A broker in memory behind the port, for tests of the HTTP door: it stores, delivers and flushes
-when it is told to, and can be made to refuse or to fail."""
+"""A broker in memory behind the port, for tests of the HTTP listener: it stores, delivers and
+flushes when it is told to, and can be made to refuse or to fail."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SpyQueue:
     consumer: Consumer | None = None
 
 
-class SpyHold:
+class SpyRegistration:
     """A consumer's hold on a queue."""
 
     def __init__(self, port: SpyPort, queue: SpyQueue, consumer: Consumer) -> None:
@@ -256,7 +256,7 @@ class SpyPort(spy_port.SpyPort):
 
     @operation("transactions.publish_settling")
     def publish_settling(
-        self, template: SpyTemplate, batch: Batch, row: int, consumer: SpyHold, offset: int
+        self, template: SpyTemplate, batch: Batch, row: int, consumer: SpyRegistration, offset: int
     ) -> Position:
         position = self.publish(template, batch, row, row + 1)
         consumer.settle(offset, 1)
@@ -330,12 +330,12 @@ class SpyPort(spy_port.SpyPort):
         exclusive: bool,
         owner: object,
         takes_apart: TakesApart,
-    ) -> SpyHold:
+    ) -> SpyRegistration:
         assert takes_apart(RunMeta("any", None, {}, 0)), "the engine bounds how many come at once"
         found = self.queue_by_name[queue]
         assert found.consumer is None, "one consumer at a time"
         found.consumer = consumer
-        return SpyHold(self, found, consumer)
+        return SpyRegistration(self, found, consumer)
 
     def pump_soon(self, queue: SpyQueue) -> None:
         asyncio.get_running_loop().call_soon(self._pump, queue)

@@ -109,27 +109,27 @@ def test_codings_that_are_not_supported(values: list[str]) -> None:
 
 def test_published_in_each_coding() -> None:
     async def scenario() -> None:
-        async with http() as door:
+        async with http() as gateway:
             for coding, encode in CODINGS.values():
                 headers = {**BINARY, "Content-Type": "a/b", "Content-Encoding": coding}
-                assert await door.publish(encode(b"plain"), headers) == (204, None)
-                status, problem = await door.publish(encode(b"cut " * 100)[:-2], headers)
+                assert await gateway.publish(encode(b"plain"), headers) == (204, None)
+                status, problem = await gateway.publish(encode(b"cut " * 100)[:-2], headers)
                 assert status == 400
                 assert problem["title"] == "Broken body"
-            assert [batch.body for batch in door.port.stored] == [b"plain"] * len(CODINGS)
+            assert [batch.body for batch in gateway.port.stored] == [b"plain"] * len(CODINGS)
 
     run(scenario())
 
 
 def test_another_coding_is_415_and_says_which_are_taken() -> None:
     async def scenario() -> None:
-        async with http() as door:
-            status, problem, headers = await door.call(
+        async with http() as gateway:
+            status, problem, headers = await gateway.call(
                 "POST", "/topics/t", b"x", Content_Encoding="br"
             )
             assert (status, problem["title"]) == (415, "Unsupported content coding")
             assert headers["Accept-Encoding"] == "gzip, deflate"
-            assert door.port.stored == []
+            assert gateway.port.stored == []
 
     run(scenario())
 
@@ -173,11 +173,11 @@ def test_a_connection_goes_on_behind_a_compressed_body_that_nobody_read() -> Non
     """Its bytes are dropped as they are, whatever they stand for."""
 
     async def scenario() -> None:
-        async with http() as door:
+        async with http() as gateway:
             bomb = gzip.compress(bytes(10_000_000))
             head = b"POST /nix HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: "
             last = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-            answers = await door.raw(head + b"%d\r\n\r\n" % len(bomb) + bomb + last)
+            answers = await gateway.raw(head + b"%d\r\n\r\n" % len(bomb) + bomb + last)
             assert b" 404 Not Found" in answers
             assert b" 200 OK" in answers
 

@@ -470,11 +470,11 @@ def test_a_dead_letter_is_the_same_event_with_its_reasons() -> None:
     properties = constant | dict(pairs)
     dead = SpyPort(auto_flush=False).add("%DLQ%s", one.tag, one.body, properties)
     assert event_of(dead) == event
-    told = mapping.dead_letter_of(dead.properties)
-    reply = told.pop("reply")
+    reported = mapping.dead_letter_of(dead.properties)
+    reply = reported.pop("reply")
     assert reply.startswith("no pe  \ufffdyyy")
     assert len(reply) <= mapping.REPLY_BYTES_MAX
-    assert told == {
+    assert reported == {
         "reason": "the sink answered 400",
         "topic": "t",
         "messageId": "b1-0000000000000000",

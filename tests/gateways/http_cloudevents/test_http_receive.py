@@ -24,22 +24,22 @@ from tests.gateways.http_cloudevents.http_harness import (
 from tests.gateways.http_cloudevents.http_spy_port import SpyPort, SpyQueue
 
 
-async def subscribe(door: Http, **body: Any) -> SpyQueue:
-    status, answer, _ = await door.call("PUT", "/subscriptions/s", {"topic": "orders", **body})
+async def subscribe(gateway: Http, **body: Any) -> SpyQueue:
+    status, answer, _ = await gateway.call("PUT", "/subscriptions/s", {"topic": "orders", **body})
     assert status in (200, 201), answer
-    return door.port.queue_by_name["sub:s"]
+    return gateway.port.queue_by_name["sub:s"]
 
 
-async def receive(door: Http, count: int = 10, wait: int = 0) -> list[dict[str, Any]]:
+async def receive(gateway: Http, count: int = 10, wait: int = 0) -> list[dict[str, Any]]:
     query = f"maxEvents={count}&maxWaitTime={wait}"
-    status, body, _ = await door.call("POST", f"/topics/orders/subscriptions/s:receive?{query}")
+    status, body, _ = await gateway.call("POST", f"/topics/orders/subscriptions/s:receive?{query}")
     assert status == 200, body
     value: list[dict[str, Any]] = body["value"]
     return value
 
 
-async def settle(door: Http, verb: str, *tokens: str, query: str = "") -> dict[str, Any]:
-    status, body, _ = await door.call(
+async def settle(gateway: Http, verb: str, *tokens: str, query: str = "") -> dict[str, Any]:
+    status, body, _ = await gateway.call(
         "POST", f"/topics/orders/subscriptions/s:{verb}{query}", {"lockTokens": list(tokens)}
     )
     assert status == 200, body
@@ -47,10 +47,10 @@ async def settle(door: Http, verb: str, *tokens: str, query: str = "") -> dict[s
     return found
 
 
-async def publish(door: Http, *ids: str, kind: str = "t") -> None:
+async def publish(gateway: Http, *ids: str, kind: str = "t") -> None:
     for one in ids:
         headers = {**BINARY, "ce-id": one, "ce-type": kind, "Content-Type": "application/json"}
-        assert await door.publish(b'{"n" : 1.10}', headers) == (204, None)
+        assert await gateway.publish(b'{"n" : 1.10}', headers) == (204, None)
 
 
 def ids(received: list[dict[str, Any]]) -> list[str]:
@@ -68,11 +68,11 @@ def test_receive_and_acknowledge() -> None:
     """Event Grid's shape; the data stands in the answer byte for byte; acknowledged is settled."""
 
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            queue = await subscribe(door)
-            await publish(door, "a", "b")
-            path = door.url + "/topics/orders/subscriptions/s:receive?maxEvents=5"
-            async with door.client.post(path) as answer:
+        async with http(limits=SHORT) as gateway:
+            queue = await subscribe(gateway)
+            await publish(gateway, "a", "b")
+            path = gateway.url + "/topics/orders/subscriptions/s:receive?maxEvents=5"
+            async with gateway.client.post(path) as answer:
                 text = await answer.read()
             assert b'"data":{"n" : 1.10}}' in text
             received = json.loads(text)["value"]
@@ -82,14 +82,14 @@ def test_receive_and_acknowledge() -> None:
                 "lockToken": "0.secret0",
                 "deliveryCount": 1,
             }
-            assert await receive(door) == [], "locked events are nobody else's"
+            assert await receive(gateway) == [], "locked events are nobody else's"
             both = tokens(received)
-            assert await settle(door, "acknowledge", *both) == {
+            assert await settle(gateway, "acknowledge", *both) == {
                 "succeededLockTokens": both,
                 "failedLockTokens": [],
             }
             assert queue.settled == {0, 1}
-            again = await settle(door, "acknowledge", both[0], "nonsense")
+            again = await settle(gateway, "acknowledge", both[0], "nonsense")
             assert again["succeededLockTokens"] == []
             failed = again["failedLockTokens"]
             assert [one["lockToken"] for one in failed] == [both[0], "nonsense"]
@@ -100,12 +100,12 @@ def test_receive_and_acknowledge() -> None:
 
 def test_a_poll_waits_for_an_event() -> None:
     async def scenario() -> None:
-        async with http() as door:
-            await subscribe(door)
-            poll = asyncio.create_task(receive(door, wait=20))
-            queue = door.port.queue_by_name["sub:s"]
+        async with http() as gateway:
+            await subscribe(gateway)
+            poll = asyncio.create_task(receive(gateway, wait=20))
+            queue = gateway.port.queue_by_name["sub:s"]
             await until(lambda: queue.consumer is not None and queue.consumer.credit() > 0)
-            await publish(door, "a")
+            await publish(gateway, "a")
             assert ids(await poll) == ["a"]
 
     run(scenario())
@@ -115,11 +115,11 @@ def test_nothing_is_fetched_without_a_poll() -> None:
     """An idle subscription holds nothing in memory: credit is what the polls want."""
 
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            queue = await subscribe(door)
-            await publish(door, *"abcdef")
+        async with http(limits=SHORT) as gateway:
+            queue = await subscribe(gateway)
+            await publish(gateway, *"abcdef")
             assert queue.delivered == set()
-            assert ids(await receive(door, count=2)) == ["a", "b"]
+            assert ids(await receive(gateway, count=2)) == ["a", "b"]
             assert queue.delivered == {0, 1}
 
     run(scenario())
@@ -129,14 +129,14 @@ def test_polls_share_the_events() -> None:
     """First come, first served; each event goes to one of them."""
 
     async def scenario() -> None:
-        async with http() as door:
-            queue = await subscribe(door)
+        async with http() as gateway:
+            queue = await subscribe(gateway)
             polls = []
             for _ in range(3):
-                polls.append(asyncio.create_task(receive(door, count=2, wait=20)))
+                polls.append(asyncio.create_task(receive(gateway, count=2, wait=20)))
                 await until(lambda: queue.consumer and queue.consumer.credit() == 2 * len(polls))
             body = json.dumps([{**EVENT, "id": str(n)} for n in range(5)]).encode()
-            await door.publish(body, {"Content-Type": "application/cloudevents-batch+json"})
+            await gateway.publish(body, {"Content-Type": "application/cloudevents-batch+json"})
             answers = [ids(answer) for answer in await asyncio.gather(*polls)]
             assert answers == [["0", "1"], ["2", "3"], ["4"]]
 
@@ -145,33 +145,33 @@ def test_polls_share_the_events() -> None:
 
 def test_released_events_come_again_with_their_count() -> None:
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            await subscribe(door)
-            await publish(door, "a", "b")
-            first = await receive(door)
-            await settle(door, "release", tokens(first)[0])
-            second = await receive(door)
+        async with http(limits=SHORT) as gateway:
+            await subscribe(gateway)
+            await publish(gateway, "a", "b")
+            first = await receive(gateway)
+            await settle(gateway, "release", tokens(first)[0])
+            second = await receive(gateway)
             assert ids(second) == ["a"]
             assert second[0]["brokerProperties"]["deliveryCount"] == 2
-            lost = await settle(door, "acknowledge", tokens(first)[0])
+            lost = await settle(gateway, "acknowledge", tokens(first)[0])
             assert lost["failedLockTokens"], "the old token reaches nothing"
-            assert (await settle(door, "acknowledge", *tokens(second)))["succeededLockTokens"]
+            assert (await settle(gateway, "acknowledge", *tokens(second)))["succeededLockTokens"]
 
     run(scenario())
 
 
 def test_a_delayed_release_hides_the_event() -> None:
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            await subscribe(door)
-            await publish(door, "a")
-            (first,) = await receive(door)
+        async with http(limits=SHORT) as gateway:
+            await subscribe(gateway)
+            await publish(gateway, "a")
+            (first,) = await receive(gateway)
             token = first["brokerProperties"]["lockToken"]
             query = "?releaseDelayInSeconds=1"
-            assert (await settle(door, "release", token, query=query))["succeededLockTokens"]
-            assert await receive(door) == []
-            assert (await settle(door, "acknowledge", token))["failedLockTokens"]
-            assert ids(await receive(door, wait=10)) == ["a"]
+            assert (await settle(gateway, "release", token, query=query))["succeededLockTokens"]
+            assert await receive(gateway) == []
+            assert (await settle(gateway, "acknowledge", token))["failedLockTokens"]
+            assert ids(await receive(gateway, wait=10)) == ["a"]
 
     run(scenario())
 
@@ -180,11 +180,11 @@ def test_a_lock_that_ends_gives_the_event_back() -> None:
     """A consumer that crashed: another one gets the event, flagged by its count."""
 
     async def scenario() -> None:
-        async with http() as door:
-            await subscribe(door, config={"lockSeconds": 0.05})
-            await publish(door, "a")
-            first = await receive(door)
-            second = await receive(door, wait=10)
+        async with http() as gateway:
+            await subscribe(gateway, config={"lockSeconds": 0.05})
+            await publish(gateway, "a")
+            first = await receive(gateway)
+            second = await receive(gateway, wait=10)
             assert ids(first) == ids(second) == ["a"]
             assert second[0]["brokerProperties"]["deliveryCount"] == 2
 
@@ -193,17 +193,17 @@ def test_a_lock_that_ends_gives_the_event_back() -> None:
 
 def test_a_renewed_lock_goes_on() -> None:
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            await subscribe(door, config={"lockSeconds": 1.0})
-            await publish(door, "a")
-            received = await receive(door)
+        async with http(limits=SHORT) as gateway:
+            await subscribe(gateway, config={"lockSeconds": 1.0})
+            await publish(gateway, "a")
+            received = await receive(gateway)
             clock = asyncio.get_running_loop().time
             end = clock() + 1.5  # which the lock alone would not last
             while clock() < end:
-                assert await receive(door) == []
-                renewed = await settle(door, "renewLock", *tokens(received))
+                assert await receive(gateway) == []
+                renewed = await settle(gateway, "renewLock", *tokens(received))
                 assert renewed["succeededLockTokens"] == tokens(received)
-            assert (await settle(door, "acknowledge", *tokens(received)))["succeededLockTokens"]
+            assert (await settle(gateway, "acknowledge", *tokens(received)))["succeededLockTokens"]
 
     run(scenario())
 
@@ -212,21 +212,21 @@ def test_a_rejected_event_is_a_dead_letter() -> None:
     """Stored and settled in one record; it can be read there, with the reason beside it."""
 
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            queue = await subscribe(door, config={"deadLetterTopic": "dead"})
+        async with http(limits=SHORT) as gateway:
+            queue = await subscribe(gateway, config={"deadLetterTopic": "dead"})
             dead = {"topic": "dead"}
-            assert (await door.call("PUT", "/subscriptions/d", dead))[0] == 201
-            await publish(door, "a")
-            received = await receive(door)
-            await settle(door, "reject", *tokens(received))
+            assert (await gateway.call("PUT", "/subscriptions/d", dead))[0] == 201
+            await publish(gateway, "a")
+            received = await receive(gateway)
+            await settle(gateway, "reject", *tokens(received))
             assert queue.settled == {0}
             path = "/topics/dead/subscriptions/d:receive?maxWaitTime=5"
-            _, body, _ = await door.call("POST", path)
+            _, body, _ = await gateway.call("POST", path)
             (letter,) = body["value"]
             assert letter["event"] == received[0]["event"]
-            told = letter["brokerProperties"]["deadLetter"]
-            assert told.pop("messageId").startswith("b1-")
-            assert told == {
+            reported = letter["brokerProperties"]["deadLetter"]
+            assert reported.pop("messageId").startswith("b1-")
+            assert reported == {
                 "reason": "rejected by a consumer",
                 "topic": "orders",
                 "attempts": "1",
@@ -239,16 +239,16 @@ def test_an_event_that_nobody_can_handle_becomes_a_dead_letter() -> None:
     """Released again and again: after attemptsMax deliveries it goes away by itself."""
 
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            queue = await subscribe(door, config={"retry": {"attemptsMax": 2}})
-            await publish(door, "a", "b")
+        async with http(limits=SHORT) as gateway:
+            queue = await subscribe(gateway, config={"retry": {"attemptsMax": 2}})
+            await publish(gateway, "a", "b")
             for _ in range(2):
-                received = await receive(door, count=1)
+                received = await receive(gateway, count=1)
                 assert ids(received) == ["a"]
-                await settle(door, "release", *tokens(received))
-            assert ids(await receive(door)) == ["b"]
+                await settle(gateway, "release", *tokens(received))
+            assert ids(await receive(gateway)) == ["b"]
             assert 0 in queue.settled
-            letter = door.port.stored[-1]
+            letter = gateway.port.stored[-1]
             assert letter.topic == "%DLQ%s"
             assert letter.properties["PMQ_DLQ_ATTEMPTS"] == "2"
             assert "too often" in letter.properties["PMQ_DLQ_REASON"]
@@ -260,13 +260,13 @@ def test_filters_decide_what_is_received() -> None:
     """What does not pass is settled, so that it does not come back."""
 
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            queue = await subscribe(door, filters=[{"suffix": {"type": ".created"}}])
-            await publish(door, "a", kind="order.deleted")
-            await publish(door, "b", kind="order.created")
-            await publish(door, "c", kind="order.deleted")
-            assert ids(await receive(door, wait=5)) == ["b"]
-            await receive(door)
+        async with http(limits=SHORT) as gateway:
+            queue = await subscribe(gateway, filters=[{"suffix": {"type": ".created"}}])
+            await publish(gateway, "a", kind="order.deleted")
+            await publish(gateway, "b", kind="order.created")
+            await publish(gateway, "c", kind="order.deleted")
+            assert ids(await receive(gateway, wait=5)) == ["b"]
+            await receive(gateway)
             assert queue.settled == {0, 2}
 
     run(scenario())
@@ -277,12 +277,12 @@ def test_an_answer_is_bounded_in_bytes() -> None:
 
     async def scenario() -> None:
         limits = HttpLimits(receive_bytes_max=25, receive_seconds_min=0.02)
-        async with http(limits=limits) as door:
-            await subscribe(door)
-            await publish(door, *"abcde")
-            assert ids(await receive(door)) == ["a", "b"]
-            assert ids(await receive(door)) == ["c", "d"]
-            assert ids(await receive(door)) == ["e"]
+        async with http(limits=limits) as gateway:
+            await subscribe(gateway)
+            await publish(gateway, *"abcde")
+            assert ids(await receive(gateway)) == ["a", "b"]
+            assert ids(await receive(gateway)) == ["c", "d"]
+            assert ids(await receive(gateway)) == ["e"]
 
     run(scenario())
 
@@ -292,21 +292,21 @@ def test_locks_and_polls_are_bounded() -> None:
         limits = HttpLimits(
             locked_events_max=3, polls_per_subscription_max=1, receive_seconds_min=0.02
         )
-        async with http(limits=limits) as door:
-            queue = await subscribe(door)
-            await publish(door, *"abcde")
-            received = await receive(door)
+        async with http(limits=limits) as gateway:
+            queue = await subscribe(gateway)
+            await publish(gateway, *"abcde")
+            received = await receive(gateway)
             assert ids(received) == ["a", "b", "c"]
             path = "/topics/orders/subscriptions/s:receive"
-            status, problem, _ = await door.call("POST", path)
+            status, problem, _ = await gateway.call("POST", path)
             assert (status, problem["title"]) == (429, "Too many locked events")
-            await settle(door, "acknowledge", *tokens(received))
-            assert ids(await receive(door)) == ["d", "e"]
-            poll = asyncio.create_task(receive(door, wait=5))
+            await settle(gateway, "acknowledge", *tokens(received))
+            assert ids(await receive(gateway)) == ["d", "e"]
+            poll = asyncio.create_task(receive(gateway, wait=5))
             await until(lambda: queue.consumer is not None and queue.consumer.credit() > 0)
-            status, problem, _ = await door.call("POST", path)
+            status, problem, _ = await gateway.call("POST", path)
             assert (status, problem["title"]) == (429, "Too many polls")
-            await publish(door, "f")
+            await publish(gateway, "f")
             assert ids(await poll) == ["f"]
 
     run(scenario())
@@ -337,9 +337,9 @@ def test_locks_and_polls_are_bounded() -> None:
 )
 def test_bad_requests(path: str, body: Any, status: int) -> None:
     async def scenario() -> None:
-        async with http(limits=HttpLimits(lock_tokens_max=10)) as door:
-            await subscribe(door)
-            assert (await door.call("POST", path, body))[0] == status
+        async with http(limits=HttpLimits(lock_tokens_max=10)) as gateway:
+            await subscribe(gateway)
+            assert (await gateway.call("POST", path, body))[0] == status
 
     run(scenario())
 
@@ -348,16 +348,16 @@ def test_a_consumer_that_goes_away_loses_nothing() -> None:
     """Its poll ends with the connection; the event that arrives next goes to somebody else."""
 
     async def scenario() -> None:
-        async with http() as door:
-            queue = await subscribe(door)
-            poll = asyncio.create_task(receive(door, wait=20))
+        async with http() as gateway:
+            queue = await subscribe(gateway)
+            poll = asyncio.create_task(receive(gateway, wait=20))
             await until(lambda: queue.consumer is not None and queue.consumer.credit() > 0)
             poll.cancel()
             await asyncio.gather(poll, return_exceptions=True)
             await until(lambda: queue.consumer is not None and queue.consumer.credit() == 0)
-            await publish(door, "a")
+            await publish(gateway, "a")
             assert queue.delivered == set()
-            assert ids(await receive(door, wait=5)) == ["a"]
+            assert ids(await receive(gateway, wait=5)) == ["a"]
 
     run(scenario())
 
@@ -366,22 +366,22 @@ def test_a_consumer_that_goes_away_as_its_event_comes_loses_nothing() -> None:
     """The event was locked for a poll whose connection is gone in the same moment: back it goes."""
 
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            queue = await subscribe(door)
-            registry = door.server._registry
+        async with http(limits=SHORT) as gateway:
+            queue = await subscribe(gateway)
+            registry = gateway.server._registry
             assert registry is not None
             part = registry.pull("s", "orders")
             poll = asyncio.create_task(part.receive(1, 20.0))
             await until(lambda: part.credit() > 0)
-            door.port.add("orders", "t", b"x", {})
-            door.port.flush()
+            gateway.port.add("orders", "t", b"x", {})
+            gateway.port.flush()
             await asyncio.sleep(0)
             assert len(part._locks) == 1
             assert not poll.done()
             poll.cancel()
             await asyncio.gather(poll, return_exceptions=True)
             assert queue.requeued == [0]
-            (received,) = await receive(door)
+            (received,) = await receive(gateway)
             assert received["brokerProperties"]["deliveryCount"] == 2
 
     run(scenario())
@@ -392,18 +392,18 @@ def test_stop_answers_polls_and_puts_everything_back() -> None:
 
     async def scenario() -> None:
         port = SpyPort()
-        async with http(port) as door:
-            queue = await subscribe(door)
-            await publish(door, "a", "b")
-            assert len(await receive(door)) == 2
-            poll = asyncio.create_task(receive(door, wait=100))
+        async with http(port) as gateway:
+            queue = await subscribe(gateway)
+            await publish(gateway, "a", "b")
+            assert len(await receive(gateway)) == 2
+            poll = asyncio.create_task(receive(gateway, wait=100))
             await until(lambda: queue.consumer is not None and queue.consumer.credit() > 0)
-            await door.server.stop(5.0)
+            await gateway.server.stop(5.0)
             assert await poll == []
             assert queue.requeued == [0, 1]
             assert queue.consumer is None
-        async with http(port) as door:
-            received = await receive(door, wait=5)
+        async with http(port) as gateway:
+            received = await receive(gateway, wait=5)
             assert ids(received) == ["a", "b"]
             assert received[0]["brokerProperties"]["deliveryCount"] == 2
 
@@ -412,11 +412,11 @@ def test_stop_answers_polls_and_puts_everything_back() -> None:
 
 def test_a_deleted_subscription_ends_its_polls() -> None:
     async def scenario() -> None:
-        async with http() as door:
-            queue = await subscribe(door)
-            poll = asyncio.create_task(receive(door, wait=100))
+        async with http() as gateway:
+            queue = await subscribe(gateway)
+            poll = asyncio.create_task(receive(gateway, wait=100))
             await until(lambda: queue.consumer is not None and queue.consumer.credit() > 0)
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
+            assert (await gateway.call("DELETE", "/subscriptions/s"))[0] == 204
             assert await poll == []
 
     run(scenario())
@@ -424,22 +424,22 @@ def test_a_deleted_subscription_ends_its_polls() -> None:
 
 def test_a_change_of_settings_keeps_the_locks() -> None:
     async def scenario() -> None:
-        async with http(limits=SHORT) as door:
-            await subscribe(door)
-            await publish(door, "a")
-            received = await receive(door)
-            await subscribe(door, config={"lockSeconds": 5})
-            assert (await settle(door, "acknowledge", *tokens(received)))["succeededLockTokens"]
+        async with http(limits=SHORT) as gateway:
+            await subscribe(gateway)
+            await publish(gateway, "a")
+            received = await receive(gateway)
+            await subscribe(gateway, config={"lockSeconds": 5})
+            assert (await settle(gateway, "acknowledge", *tokens(received)))["succeededLockTokens"]
 
     run(scenario())
 
 
 def test_a_webhook_is_not_received_from() -> None:
     async def scenario() -> None:
-        async with http() as door, receiver() as sink:
-            await subscribe(door, sink=sink.url)
+        async with http() as gateway, receiver() as sink:
+            await subscribe(gateway, sink=sink.url)
             path = "/topics/orders/subscriptions/s:receive"
-            status, problem, _ = await door.call("POST", path)
+            status, problem, _ = await gateway.call("POST", path)
             assert status == 409
             assert "without a sink" in problem["detail"]
 
@@ -450,12 +450,12 @@ def test_plain_messages_are_received_as_events() -> None:
     """What an MQTT client published arrives wrapped."""
 
     async def scenario() -> None:
-        async with http() as door:
-            await subscribe(door)
-            port = door.port
+        async with http() as gateway:
+            await subscribe(gateway)
+            port = gateway.port
             port.add("orders", "eu.new", b"21.5", {"PMQ_PROTO": "mqtt"})
             port.flush()
-            (received,) = await receive(door, wait=5)
+            (received,) = await receive(gateway, wait=5)
             assert received["event"]["type"] == "eu.new"
             assert received["event"]["subject"] == "orders/eu/new"
             assert received["event"]["data_base64"] == "MjEuNQ=="
@@ -468,10 +468,10 @@ def test_plain_messages_are_received_as_events() -> None:
 
 async def received_often(port: SpyPort, *counts: int) -> None:
     """Receive as many events as there are counts, in a server of its own; check their counts."""
-    async with http(port, limits=SHORT) as door:
-        got = await receive(door, len(counts))
+    async with http(port, limits=SHORT) as gateway:
+        got = await receive(gateway, len(counts))
         assert [one["brokerProperties"]["deliveryCount"] for one in got] == list(counts)
-        await settle(door, "release", tokens(got)[0])
+        await settle(gateway, "release", tokens(got)[0])
 
 
 def test_delivery_counts_are_kept_over_a_stop() -> None:
@@ -479,16 +479,16 @@ def test_delivery_counts_are_kept_over_a_stop() -> None:
 
     async def scenario() -> None:
         port = SpyPort()
-        async with http(port, limits=SHORT) as door:
-            await subscribe(door)
-            await publish(door, "a", "b")
+        async with http(port, limits=SHORT) as gateway:
+            await subscribe(gateway)
+            await publish(gateway, "a", "b")
         await received_often(port, 1, 1)
         assert port.documents.of_kind(DOCUMENT_KIND) == {}  # the queue remembers that
         await received_often(port, 2, 2)
         assert port.documents.of_kind(DOCUMENT_KIND) == {"s": {"runs": [[0, 2, 2]]}}
         await received_often(port, 3, 3)
-        async with http(port, limits=SHORT) as door:
-            await settle(door, "acknowledge", *tokens(await receive(door)))
+        async with http(port, limits=SHORT) as gateway:
+            await settle(gateway, "acknowledge", *tokens(await receive(gateway)))
         assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
@@ -497,13 +497,13 @@ def test_delivery_counts_are_kept_over_a_stop() -> None:
 def test_another_subscription_of_a_name_counts_anew() -> None:
     async def scenario() -> None:
         port = SpyPort()
-        async with http(port, limits=SHORT) as door:
-            await subscribe(door)
-            await publish(door, "a")
+        async with http(port, limits=SHORT) as gateway:
+            await subscribe(gateway)
+            await publish(gateway, "a")
         await received_often(port, 1)
         await received_often(port, 2)
-        async with http(port, limits=SHORT) as door:
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
+        async with http(port, limits=SHORT) as gateway:
+            assert (await gateway.call("DELETE", "/subscriptions/s"))[0] == 204
         assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())

@@ -55,9 +55,9 @@ def raw(answer: bytes) -> Answer:
 )
 def test_an_answer_within_the_bounds_is_taken(answer: bytes) -> None:
     async def scenario() -> None:
-        async with http() as door, receiver(raw(answer)) as sink:
-            queue = await subscribe_webhook(door, sink)
-            await publish_batch(door, "a")
+        async with http() as gateway, receiver(raw(answer)) as sink:
+            queue = await subscribe_webhook(gateway, sink)
+            await publish_batch(gateway, "a")
             await until(lambda: queue.settled == {0})
             assert sink.ids == ["a"]
 
@@ -73,9 +73,9 @@ def test_an_answer_within_the_bounds_is_taken(answer: bytes) -> None:
 )
 def test_an_answer_whose_head_does_not_end_is_a_failed_delivery(answer: bytes) -> None:
     async def scenario() -> None:
-        async with http() as door, receiver(raw(answer), 204) as sink:
-            queue = await subscribe_webhook(door, sink)
-            await publish_batch(door, "a", "b")
+        async with http() as gateway, receiver(raw(answer), 204) as sink:
+            queue = await subscribe_webhook(gateway, sink)
+            await publish_batch(gateway, "a", "b")
             await until(lambda: queue.settled == {0, 1})
             assert sink.ids == ["a", "a", "b"]
 
@@ -93,11 +93,11 @@ class Counting(SinkConnection):
 
 
 @pytest.mark.parametrize(
-    ("sent", "kept"),
+    ("sent", "stored"),
     [(INTERIM * 200_000, 0), (FINAL + INTERIM * 200_000, 1)],
     ids=["flood", "tail"],
 )
-def test_a_flood_of_answers_is_not_kept(sent: bytes, kept: int) -> None:
+def test_a_flood_of_answers_is_not_kept(sent: bytes, stored: int) -> None:
     """The connection is dropped; only the answer that was awaited is kept, and says why not."""
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,9 +110,9 @@ def test_a_flood_of_answers_is_not_kept(sent: bytes, kept: int) -> None:
             _, connection = await loop.create_connection(make, *server.sockets[0].getsockname())
             connection.set_response_params()  # a request begins
             await until(lambda: not connection.is_connected())
-            assert len(connection) == kept
+            assert len(connection) == stored
             assert 0 < connection.most <= (LIMIT + PIECE_BYTES) // len(INTERIM) + 1
-            if not kept:
+            if not stored:
                 with pytest.raises(aiohttp.ClientPayloadError, match="without the headers"):
                     await connection.read()
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from polymq.gateways.http_cloudevents.sinks import _host_of
-from polymq.gateways.http_cloudevents.slots import Slots, Standing
+from polymq.gateways.http_cloudevents.slots import Reputation, Slots
 from tests.gateways.http_cloudevents.http_harness import run, until
 
-PROVEN, NEW, DOUBTFUL = Standing
+PROVEN, NEW, DOUBTFUL = Reputation
 SLOW_SECONDS = 5.0
 
 
@@ -57,12 +57,14 @@ class Requests:
             timer.call()
         await settle()
 
-    def send(self, name: str, host: str, standing: Standing = PROVEN, *, port: int = 443) -> None:
+    def send(
+        self, name: str, host: str, reputation: Reputation = PROVEN, *, port: int = 443
+    ) -> None:
         self._ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._request(name, host, port, standing))
+        self.tasks[name] = asyncio.create_task(self._request(name, host, port, reputation))
 
-    async def _request(self, name: str, host: str, port: int, standing: Standing) -> None:
-        async with self.slots.slot(host, port, standing):
+    async def _request(self, name: str, host: str, port: int, reputation: Reputation) -> None:
+        async with self.slots.slot(host, port, reputation):
             self.begun.append(name)
             await self._ends[name].wait()
 

@@ -50,10 +50,10 @@ def test_webhooks_wait_for_their_start() -> None:
     """Each of them delivers nevertheless."""
 
     async def scenario() -> None:
-        async with http(limits=HttpLimits(webhook_starts_max=2)) as door, receiver() as sink:
+        async with http(limits=HttpLimits(webhook_starts_max=2)) as gateway, receiver() as sink:
             for number in range(9):
-                await subscribe_webhook(door, sink, f"s{number}")
-            registry = door.server._registry
+                await subscribe_webhook(gateway, sink, f"s{number}")
+            registry = gateway.server._registry
             assert registry is not None
             waiting = registry._starts._waiting
             most = 0
@@ -63,7 +63,7 @@ def test_webhooks_wait_for_their_start() -> None:
                 most = max(most, len(waiting))
                 return len(sink.deliveries) == 9
 
-            assert await door.publish(b"x", BINARY) == (204, None)
+            assert await gateway.publish(b"x", BINARY) == (204, None)
             await until(all_delivered)
             assert most > 0
             assert not waiting

@@ -34,10 +34,10 @@ from tests.gateways.http_cloudevents.http_work import decode_batch, decode_event
 TYPES = 12
 
 
-def slow(door: Http) -> None:
+def slow(gateway: Http) -> None:
     """From now on each look at the clock is a whole turn later than the last."""
     ticks = count()
-    door.server._in_turns._turns.clock = lambda: next(ticks) * TURN_SECONDS
+    gateway.server._in_turns._turns.clock = lambda: next(ticks) * TURN_SECONDS
 
 
 def batch(size: int = TYPES) -> bytes:
@@ -60,16 +60,16 @@ def test_others_publish_in_the_middle_of_a_batch() -> None:
     """The batch keeps its order, and its answer comes once all of it is stored."""
 
     async def scenario() -> None:
-        async with http() as door:
-            slow(door)
-            publishing = asyncio.create_task(door.publish(batch(100), BATCH))
-            await until(lambda: door.port.stored)
-            assert await door.publish(b"x", BINARY, topic="other") == (204, None)
+        async with http() as gateway:
+            slow(gateway)
+            publishing = asyncio.create_task(gateway.publish(batch(100), BATCH))
+            await until(lambda: gateway.port.stored)
+            assert await gateway.publish(b"x", BINARY, topic="other") == (204, None)
             assert not publishing.done()
             assert await publishing == (204, None)
-            topics = [message.topic for message in door.port.stored]
+            topics = [message.topic for message in gateway.port.stored]
             assert 0 < topics.index("other") < 100
-            tags = [message.tag for message in door.port.stored if message.topic == "orders"]
+            tags = [message.tag for message in gateway.port.stored if message.topic == "orders"]
             assert tags == [f"t{n}" for n in range(100)]
 
     run(scenario())
@@ -79,22 +79,22 @@ def test_a_client_that_leaves_gets_all_of_its_batch_stored_or_nothing() -> None:
     """All of it once something was stored; nothing before."""
 
     async def scenario(*, begun: bool) -> None:
-        async with http() as door:
-            slow(door)
-            _, writer = await asyncio.open_connection("127.0.0.1", door.bound)
+        async with http() as gateway:
+            slow(gateway)
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.bound)
             writer.write(request(batch(100)))
-            handlers = door.server._handlers
+            handlers = gateway.server._handlers
             assert handlers is not None
-            await until(lambda: door.port.stored if begun else handlers._budget._requests)
+            await until(lambda: gateway.port.stored if begun else handlers._budget._requests)
             writer.transport.abort()
             await until(lambda: not handlers._budget._requests)
             if begun:
-                assert len(door.port.stored) < 100
-                await until(lambda: len(door.port.stored) == 100)
+                assert len(gateway.port.stored) < 100
+                await until(lambda: len(gateway.port.stored) == 100)
             else:
-                slow(door)
-                assert await door.publish(b"x", BINARY, topic="other") == (204, None)
-                assert [message.topic for message in door.port.stored] == ["other"]
+                slow(gateway)
+                assert await gateway.publish(b"x", BINARY, topic="other") == (204, None)
+                assert [message.topic for message in gateway.port.stored] == ["other"]
 
     run(scenario(begun=True))
     run(scenario(begun=False))
@@ -104,18 +104,18 @@ def test_a_stop_waits_until_a_batch_is_stored() -> None:
     """Though its client has left."""
 
     async def scenario() -> None:
-        async with http() as door:
-            slow(door)
-            _, writer = await asyncio.open_connection("127.0.0.1", door.bound)
+        async with http() as gateway:
+            slow(gateway)
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.bound)
             writer.write(request(batch(100)))
-            await until(lambda: door.port.stored)
+            await until(lambda: gateway.port.stored)
             writer.transport.abort()
-            handlers = door.server._handlers
+            handlers = gateway.server._handlers
             assert handlers is not None
             await until(lambda: not handlers._budget._requests)
-            assert len(door.port.stored) < 100
+            assert len(gateway.port.stored) < 100
             await handlers.wait_for_changes()
-            assert len(door.port.stored) == 100
+            assert len(gateway.port.stored) == 100
 
     run(scenario())
 
@@ -131,9 +131,9 @@ def test_a_topic_that_is_changed_in_the_middle_gets_the_rest_as_it_is_now() -> N
             return made[-1]
 
         port.template = template  # type: ignore[method-assign]
-        async with http(port) as door:
-            slow(door)
-            publishing = asyncio.create_task(door.publish(batch(), BATCH))
+        async with http(port) as gateway:
+            slow(gateway)
+            publishing = asyncio.create_task(gateway.publish(batch(), BATCH))
             await until(lambda: port.stored)
             for each in made:
                 each.valid = False
@@ -158,9 +158,9 @@ def test_a_refusal_in_the_middle_of_one_type_says_what_was_stored() -> None:
 
         port.template = template  # type: ignore[method-assign]
         port.refusals = [None, None, Refused(Reason.STORAGE_FULL, "the disk is full")]
-        async with http(port) as door:
+        async with http(port) as gateway:
             body = json.dumps([{**EVENT, "id": str(n)} for n in range(10)]).encode()
-            status, problem = await door.publish(body, BATCH)
+            status, problem = await gateway.publish(body, BATCH)
             assert (status, problem["stored"]) == (507, 6)
             assert port.publish_calls == [3, 3]
 
@@ -171,23 +171,23 @@ def test_others_publish_while_events_become_dead_letters() -> None:
     """Each is a record of its own; the answer names all of them."""
 
     async def scenario() -> None:
-        async with http() as door:
-            await door.call("PUT", "/subscriptions/s", {"topic": "orders"})
-            await publish_batch(door, *(str(n) for n in range(100)))
+        async with http() as gateway:
+            await gateway.call("PUT", "/subscriptions/s", {"topic": "orders"})
+            await publish_batch(gateway, *(str(n) for n in range(100)))
             path = "/topics/orders/subscriptions/s"
-            _, answer, _ = await door.call("POST", f"{path}:receive?maxEvents=100")
+            _, answer, _ = await gateway.call("POST", f"{path}:receive?maxEvents=100")
             tokens = [each["brokerProperties"]["lockToken"] for each in answer["value"]]
             assert len(tokens) == 100
-            slow(door)
-            stored = len(door.port.stored)
+            slow(gateway)
+            stored = len(gateway.port.stored)
             wanted = {"lockTokens": tokens}
-            rejecting = asyncio.create_task(door.call("POST", f"{path}:reject", wanted))
-            await until(lambda: len(door.port.stored) > stored)
-            assert await door.publish(b"x", BINARY, topic="other") == (204, None)
+            rejecting = asyncio.create_task(gateway.call("POST", f"{path}:reject", wanted))
+            await until(lambda: len(gateway.port.stored) > stored)
+            assert await gateway.publish(b"x", BINARY, topic="other") == (204, None)
             assert not rejecting.done()
             status, outcome, _ = await rejecting
             assert (status, outcome["succeededLockTokens"]) == (200, tokens)
-            topics = [message.topic for message in door.port.stored[stored:]]
+            topics = [message.topic for message in gateway.port.stored[stored:]]
             assert 0 < topics.index("other") < 100
 
     run(scenario())
@@ -198,21 +198,21 @@ def test_locks_are_renewed_in_turns(held: bool) -> None:
     """Of those that are held, and of those that are not, each is a step."""
 
     async def scenario() -> None:
-        async with http() as door:
-            await door.call("PUT", "/subscriptions/s", {"topic": "orders"})
-            await publish_batch(door, *(str(n) for n in range(100)))
+        async with http() as gateway:
+            await gateway.call("PUT", "/subscriptions/s", {"topic": "orders"})
+            await publish_batch(gateway, *(str(n) for n in range(100)))
             path = "/topics/orders/subscriptions/s"
-            _, answer, _ = await door.call("POST", f"{path}:receive?maxEvents=100")
+            _, answer, _ = await gateway.call("POST", f"{path}:receive?maxEvents=100")
             tokens = [each["brokerProperties"]["lockToken"] for each in answer["value"]]
             if not held:
                 tokens = [f"{token}0" for token in tokens]
-            slow(door)
-            turns = door.server._in_turns._turns
+            slow(gateway)
+            turns = gateway.server._in_turns._turns
             waits = count()
             wait = turns.wait
             turns.wait = lambda turn: (next(waits), wait(turn))[1]  # type: ignore[method-assign]
             wanted = {"lockTokens": tokens}
-            status, outcome, _ = await door.call("POST", f"{path}:renewLock", wanted)
+            status, outcome, _ = await gateway.call("POST", f"{path}:renewLock", wanted)
             assert next(waits) > len(tokens) // 2
             failed = [each["lockToken"] for each in outcome["failedLockTokens"]]
             assert (status, outcome["succeededLockTokens"] + failed) == (200, tokens)
@@ -223,12 +223,12 @@ def test_locks_are_renewed_in_turns(held: bool) -> None:
 
 def test_others_publish_while_subscriptions_are_listed() -> None:
     async def scenario() -> None:
-        async with http() as door:
+        async with http() as gateway:
             for number in range(200):
-                await door.call("PUT", f"/subscriptions/s{number:03}", {"topic": "orders"})
-            slow(door)
-            listing = asyncio.create_task(door.call("GET", "/subscriptions"))
-            assert await door.publish(b"x", BINARY) == (204, None)
+                await gateway.call("PUT", f"/subscriptions/s{number:03}", {"topic": "orders"})
+            slow(gateway)
+            listing = asyncio.create_task(gateway.call("GET", "/subscriptions"))
+            assert await gateway.publish(b"x", BINARY) == (204, None)
             assert not listing.done()
             _, shown, _ = await listing
             assert [each["id"] for each in shown] == [f"s{number:03}" for number in range(200)]

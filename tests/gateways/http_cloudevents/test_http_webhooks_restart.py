@@ -32,17 +32,17 @@ def test_attempts_count_on_over_a_restart() -> None:
         port = SpyPort()
         async with receiver(500, 500, 500, 500, 204) as sink:
             sleeps = Sleeps(at_once=False)
-            async with http(port, sleeps=sleeps) as door:
-                await subscribe_webhook(door, sink, config={"retry": RETRY})
-                await publish_batch(door, "a", "b")
+            async with http(port, sleeps=sleeps) as gateway:
+                await subscribe_webhook(gateway, sink, config={"retry": RETRY})
+                await publish_batch(gateway, "a", "b")
                 await until(lambda: sleeps.seconds == [1.0])
                 sleeps.wake()
                 await until(lambda: sleeps.seconds == [1.0, 2.0])
             assert sink.ids == ["a", "a"]
-            (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
-            assert (kept["offset"], kept["attempts"]) == (0, 2)
+            (saved,) = port.documents.of_kind(DOCUMENT_KIND).values()
+            assert (saved["offset"], saved["attempts"]) == (0, 2)
             sleeps = Sleeps(at_once=False)
-            async with http(port, sleeps=sleeps) as door:
+            async with http(port, sleeps=sleeps) as gateway:
                 await until(lambda: sleeps.seconds == [2.0])
                 assert sink.ids == ["a", "a"]
                 sleeps.wake()
@@ -64,12 +64,12 @@ def test_what_is_isolated_stays_isolated() -> None:
         config = {"mode": "batch", "maxBatch": 3, "retry": RETRY}
         async with receiver(400, 204, 500) as sink:
             sleeps = Sleeps(at_once=False)
-            async with http(port, sleeps=sleeps) as door:
-                await subscribe_webhook(door, sink, config=config)
-                await publish_batch(door, "a", "b", "c")
+            async with http(port, sleeps=sleeps) as gateway:
+                await subscribe_webhook(gateway, sink, config=config)
+                await publish_batch(gateway, "a", "b", "c")
                 await until(lambda: len(sleeps.seconds) == 1)
-            (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
-            assert (kept["offset"], kept["attempts"], kept["alone"]) == (1, 1, 2)
+            (saved,) = port.documents.of_kind(DOCUMENT_KIND).values()
+            assert (saved["offset"], saved["attempts"], saved["alone"]) == (1, 1, 2)
             async with http(port):
                 await until(lambda: port.queue_by_name["sub:s"].settled == {0, 1, 2})
             assert len(sink.deliveries) == 5
@@ -90,12 +90,12 @@ def test_what_is_left_of_a_batch_is_kept_while_it_is_sent() -> None:
             return web.Response(status=204)
 
         config = {"mode": "batch", "maxBatch": 3, "retry": RETRY}
-        async with receiver(400, 204, slow) as sink, http(port) as door:
-            await subscribe_webhook(door, sink, config=config)
-            await publish_batch(door, "a", "b", "c")
+        async with receiver(400, 204, slow) as sink, http(port) as gateway:
+            await subscribe_webhook(gateway, sink, config=config)
+            await publish_batch(gateway, "a", "b", "c")
             await until(lambda: len(sink.deliveries) == 3)
-            (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
-            assert kept == {"offset": 1, "attempts": 0, "alone": 2, "last_chance": False}
+            (saved,) = port.documents.of_kind(DOCUMENT_KIND).values()
+            assert saved == {"offset": 1, "attempts": 0, "alone": 2, "last_chance": False}
             go_on.set()
             await until(lambda: port.queue_by_name["sub:s"].settled == {0, 1, 2})
 
@@ -108,13 +108,13 @@ def test_what_was_kept_of_another_message_does_not_count() -> None:
     async def scenario() -> None:
         port = SpyPort()
         stale = {"offset": 7, "attempts": 3, "alone": 0, "last_chance": False}
-        async with receiver(500, 204) as sink, http(port) as door:
+        async with receiver(500, 204) as sink, http(port) as gateway:
             port.put_document(DOCUMENT_KIND, "s", stale)
-            await subscribe_webhook(door, sink, config={"retry": RETRY})
+            await subscribe_webhook(gateway, sink, config={"retry": RETRY})
             port.put_document(DOCUMENT_KIND, "s", stale)
-            await publish_batch(door, "a")
+            await publish_batch(gateway, "a")
             await until(lambda: port.queue_by_name["sub:s"].settled == {0})
-            assert door.sleeps.seconds == [1.0]
+            assert gateway.sleeps.seconds == [1.0]
             assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())
@@ -127,19 +127,21 @@ def test_a_changed_subscription_starts_anew(change: str) -> None:
     async def scenario() -> None:
         port = SpyPort()
         sleeps = Sleeps(at_once=False)
-        async with receiver(500, 500, 500, 204) as sink, http(port, sleeps=sleeps) as door:
-            await subscribe_webhook(door, sink, config={"retry": RETRY})
-            await publish_batch(door, "a")
+        async with receiver(500, 500, 500, 204) as sink, http(port, sleeps=sleeps) as gateway:
+            await subscribe_webhook(gateway, sink, config={"retry": RETRY})
+            await publish_batch(gateway, "a")
             await until(lambda: len(sleeps.seconds) == 1)
             assert port.documents.of_kind(DOCUMENT_KIND)
             if change == "replace":
-                await subscribe_webhook(door, sink, config={"retry": {**RETRY, "firstSeconds": 6}})
+                await subscribe_webhook(
+                    gateway, sink, config={"retry": {**RETRY, "firstSeconds": 6}}
+                )
                 await until(lambda: sleeps.seconds == [1.0, 3.0])
                 assert sink.ids == ["a", "a"]
-                (kept,) = port.documents.of_kind(DOCUMENT_KIND).values()
-                assert kept["attempts"] == 1
+                (saved,) = port.documents.of_kind(DOCUMENT_KIND).values()
+                assert saved["attempts"] == 1
             else:
-                await door.call("DELETE", "/subscriptions/s")
+                await gateway.call("DELETE", "/subscriptions/s")
                 assert port.documents.of_kind(DOCUMENT_KIND) == {}
 
     run(scenario())

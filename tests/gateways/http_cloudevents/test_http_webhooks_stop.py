@@ -34,11 +34,11 @@ def test_stop_lets_the_delivery_under_way_end() -> None:
     async def scenario() -> None:
         port = SpyPort()
         async with receiver(slow) as sink:
-            async with http(port) as door:
-                queue = await subscribe_webhook(door, sink)
-                await publish_batch(door, "a", "b")
+            async with http(port) as gateway:
+                queue = await subscribe_webhook(gateway, sink)
+                await publish_batch(gateway, "a", "b")
                 await until(lambda: sink.deliveries)
-                stop = asyncio.create_task(door.server.stop(5.0))
+                stop = asyncio.create_task(gateway.server.stop(5.0))
                 await asyncio.sleep(0)
                 release.set()
                 await stop
@@ -60,9 +60,9 @@ def test_stop_abandons_what_takes_too_long() -> None:
     async def scenario() -> None:
         port = SpyPort()
         async with receiver(never) as sink:
-            async with http(port, drain_seconds=0.05) as door:
-                queue = await subscribe_webhook(door, sink)
-                await publish_batch(door, "a", "b")
+            async with http(port, drain_seconds=0.05) as gateway:
+                queue = await subscribe_webhook(gateway, sink)
+                await publish_batch(gateway, "a", "b")
                 await until(lambda: sink.deliveries)
             assert (queue.settled, queue.requeued) == (set(), [0, 1])
             async with http(port):
@@ -75,11 +75,11 @@ def test_stop_abandons_what_takes_too_long() -> None:
 def test_stop_does_not_wait_for_a_retry() -> None:
     async def scenario() -> None:
         sleeps = Sleeps(at_once=False)
-        async with receiver(500) as sink, http(sleeps=sleeps, drain_seconds=20.0) as door:
-            queue = await subscribe_webhook(door, sink)
-            await publish_batch(door, "a")
+        async with receiver(500) as sink, http(sleeps=sleeps, drain_seconds=20.0) as gateway:
+            queue = await subscribe_webhook(gateway, sink)
+            await publish_batch(gateway, "a")
             await until(lambda: sleeps.seconds)
-            await asyncio.wait_for(door.server.stop(20.0), 2.0)
+            await asyncio.wait_for(gateway.server.stop(20.0), 2.0)
             assert queue.requeued == [0]
 
     run(scenario())
@@ -90,11 +90,11 @@ def test_a_changed_sink_gets_the_rest() -> None:
 
     async def scenario() -> None:
         sleeps = Sleeps(at_once=False)
-        async with http(sleeps=sleeps) as door, receiver(204, 500) as old, receiver() as new:
-            queue = await subscribe_webhook(door, old)
-            await publish_batch(door, *"abc")
+        async with http(sleeps=sleeps) as gateway, receiver(204, 500) as old, receiver() as new:
+            queue = await subscribe_webhook(gateway, old)
+            await publish_batch(gateway, *"abc")
             await until(lambda: sleeps.seconds)
-            await subscribe_webhook(door, new)
+            await subscribe_webhook(gateway, new)
             await until(lambda: len(queue.settled) == 3)
             assert (old.ids, new.ids) == (["a", "b"], ["b", "c"])
 
@@ -104,14 +104,14 @@ def test_a_changed_sink_gets_the_rest() -> None:
 def test_a_webhook_can_become_a_pull_subscription() -> None:
     async def scenario() -> None:
         sleeps = Sleeps(at_once=False)
-        async with http(sleeps=sleeps) as door, receiver(500) as sink:
-            await subscribe_webhook(door, sink)
-            await publish_batch(door, "a")
+        async with http(sleeps=sleeps) as gateway, receiver(500) as sink:
+            await subscribe_webhook(gateway, sink)
+            await publish_batch(gateway, "a")
             await until(lambda: sleeps.seconds)
-            status, _, _ = await door.call("PUT", "/subscriptions/s", {"topic": "orders"})
+            status, _, _ = await gateway.call("PUT", "/subscriptions/s", {"topic": "orders"})
             assert status == 200
             path = "/topics/orders/subscriptions/s:receive?maxWaitTime=5"
-            _, body, _ = await door.call("POST", path)
+            _, body, _ = await gateway.call("POST", path)
             assert [one["event"]["id"] for one in body["value"]] == ["a"]
 
     run(scenario())
@@ -120,14 +120,14 @@ def test_a_webhook_can_become_a_pull_subscription() -> None:
 def test_delete_ends_the_delivery() -> None:
     async def scenario() -> None:
         sleeps = Sleeps(at_once=False)
-        async with http(sleeps=sleeps) as door, receiver(500) as sink:
-            await subscribe_webhook(door, sink)
-            await publish_batch(door, "a")
+        async with http(sleeps=sleeps) as gateway, receiver(500) as sink:
+            await subscribe_webhook(gateway, sink)
+            await publish_batch(gateway, "a")
             await until(lambda: sleeps.seconds)
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
-            assert door.port.queue_by_name == {}
-            await subscribe_webhook(door, sink)
-            await publish_batch(door, "b")
+            assert (await gateway.call("DELETE", "/subscriptions/s"))[0] == 204
+            assert gateway.port.queue_by_name == {}
+            await subscribe_webhook(gateway, sink)
+            await publish_batch(gateway, "b")
             await until(lambda: sink.ids == ["a", "b"])
 
     run(scenario())
@@ -137,18 +137,18 @@ def test_a_delete_that_the_engine_refuses_changes_nothing() -> None:
     """Read-only for a moment: the subscription goes on as if nobody had asked."""
 
     async def scenario() -> None:
-        async with http() as door, receiver() as sink:
-            queue = await subscribe_webhook(door, sink)
-            delete = door.port.delete_subscription
+        async with http() as gateway, receiver() as sink:
+            queue = await subscribe_webhook(gateway, sink)
+            delete = gateway.port.delete_subscription
 
             def refuse(name: str) -> int:
                 raise Refused(Reason.READ_ONLY, "read-only")
 
-            door.port.delete_subscription = refuse  # type: ignore[method-assign,assignment]
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 503
-            await publish_batch(door, "a")
+            gateway.port.delete_subscription = refuse  # type: ignore[method-assign,assignment]
+            assert (await gateway.call("DELETE", "/subscriptions/s"))[0] == 503
+            await publish_batch(gateway, "a")
             await until(lambda: queue.settled == {0})
-            door.port.delete_subscription = delete  # type: ignore[method-assign]
-            assert (await door.call("DELETE", "/subscriptions/s"))[0] == 204
+            gateway.port.delete_subscription = delete  # type: ignore[method-assign]
+            assert (await gateway.call("DELETE", "/subscriptions/s"))[0] == 204
 
     run(scenario())

@@ -35,7 +35,7 @@ KNOWN = b"a/b"
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The lanes of this module are those of the broker that the test makes."""
+    """The fast paths of this module are those of the broker that the test makes."""
     return use_form(request.param, monkeypatch)[0]
 
 
@@ -335,7 +335,7 @@ class Log:
                 waiting[2]()
 
 
-def waiting_lane(form: ModuleType) -> tuple[Log, Any, list[bytes]]:
+def waiting_path(form: ModuleType) -> tuple[Log, Any, list[bytes]]:
     """An open path, and what it writes."""
     broker, peer = primed()
     log, written = Log(), list[bytes]()
@@ -347,7 +347,7 @@ def waiting_lane(form: ModuleType) -> tuple[Log, Any, list[bytes]]:
 def test_answers_leave_when_their_position_is_committed_and_not_before(form: ModuleType) -> None:
     """Whatever part of those that wait one flush covers."""
     for covered in range(12):
-        log, path, written = waiting_lane(form)
+        log, path, written = waiting_path(form)
         for position in range(1, 11):
             path.answer_when(position, b"%d" % position, FLUSHED)
         assert len(log.waiting) == 1, "the engine knows of the first only"
@@ -361,7 +361,7 @@ def test_answers_leave_when_their_position_is_committed_and_not_before(form: Mod
 def test_an_answer_waits_for_those_before_it(form: ModuleType) -> None:
     """One from the page cache comes behind one that waits for the disk [MQTT-4.6.0-2]; a weaker
     class after a stronger one waits for the stronger; later, each is free again."""
-    log, path, written = waiting_lane(form)
+    log, path, written = waiting_path(form)
     path.answer_when(1, b"cached", APPENDED)
     path.answer_when(2, b"flushed", FLUSHED)
     path.answer_when(3, b"cached, too", APPENDED)
@@ -380,7 +380,7 @@ def test_an_answer_waits_for_those_before_it(form: ModuleType) -> None:
 
 def test_an_answer_to_something_old_waits_for_the_one_before_it(form: ModuleType) -> None:
     """A duplicate of QoS 2 is answered with a position that was committed long ago."""
-    log, path, written = waiting_lane(form)
+    log, path, written = waiting_path(form)
     log.move(FLUSHED, 5)
     path.answer_when(9, b"new", FLUSHED)
     path.answer_when(3, b"old", FLUSHED)
@@ -406,7 +406,7 @@ def test_one_connection_ends_and_the_others_get_their_answers(form: ModuleType) 
     assert other.receive() == [wire.puback(8)]
 
 
-def test_a_server_that_stops_waits_for_answers_of_the_lane(form: ModuleType) -> None:
+def test_a_server_that_stops_waits_for_answers_of_the_fast_path(form: ModuleType) -> None:
     broker, peer = primed()
     broker.port.auto_commit = False
     peer.send(publish(qos=1, packet_id=7))

@@ -181,7 +181,7 @@ def test_a_packet_is_read_as_parse_reads_it(kernels: Any, data: bytes, limit: in
     assert answer[:2] == (codes.STOP_PARTIAL, end)
     if first >> 4 == codes.TYPE_PUBLISH:
         topic = topic_start, topic_end - topic_start
-        assert rows == [*topic, body, end - body, 0, 0, packet_id, first & codes.FLAGS_KEPT]
+        assert rows == [*topic, body, end - body, 0, 0, packet_id, first & codes.FLAGS_STORED]
     else:
         assert acks == [first >> 4, packet_id, 1]
 

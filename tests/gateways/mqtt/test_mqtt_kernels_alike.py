@@ -90,10 +90,10 @@ OTHER = {
 
 
 @pytest.mark.parametrize("other", OTHER.values(), ids=OTHER)
-@pytest.mark.parametrize("place", [0, 1, 2, 16, 17, 18, 80, 81, 82, 99])
-def test_something_else_in_a_stretch(other: bytes, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1, 2, 16, 17, 18, 80, 81, 82, 99])
+def test_something_else_in_a_stretch(other: bytes, position: int) -> None:
     """The stretch ends exactly there, and goes on behind it where it can."""
-    data = b"".join([*STRETCH[:place], other, *STRETCH[place:]])
+    data = b"".join([*STRETCH[:position], other, *STRETCH[position:]])
     answers = [parse_call(form, data, rows=200, limit=1 << 20) for form in (plain, frames)]
     assert answers[0] == answers[1]
 
@@ -142,16 +142,16 @@ def test_both_forms_encode_stretches_alike(memory: bytes, first_byte: int, first
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("place", [1, 2, 23, 24, 25, 26, 40, 41])
-def test_another_topic_anywhere_in_a_stretch(place: int) -> None:
+@pytest.mark.parametrize("position", [1, 2, 23, 24, 25, 26, 40, 41])
+def test_another_topic_anywhere_in_a_stretch(position: int) -> None:
     """Of the same size, so that only the bytes of the topic tell: it begins a run of its own."""
-    topics = ["a/c" if place <= index < place + 3 else "a/b" for index in range(60)]
+    topics = ["a/c" if position <= index < position + 3 else "a/b" for index in range(60)]
     data = b"".join(wire.publish(topic, b"x", qos=1, packet_id=9) for topic in topics)
     for form in (plain, frames):
         batch, runs = Batch(), array("q", bytes(64))
         acks = array("q", bytes(64))
         _, at, run_count, _ = form.parse(data, 0, len(data), batch, runs, acks, 1 << 20)
-        assert (at, run_count, list(runs[:3])) == (len(data), 3, [0, place, place + 3])
+        assert (at, run_count, list(runs[:3])) == (len(data), 3, [0, position, position + 3])
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2, None])

@@ -71,14 +71,14 @@ def test_strangers_together_may_keep_so_much_and_no_more() -> None:
     """One more than there is room for is closed, and room is given back by whoever leaves."""
     limit = 30_000
     broker = slow_broker(limits=Limits(early_bytes_max=limit))
-    kept = [broker.peer(None) for _ in range(2)]
-    for number, peer in enumerate(kept):
+    stored = [broker.peer(None) for _ in range(2)]
+    for number, peer in enumerate(stored):
         peer.send(wire.connect(f"c{number}"), wire.publish("a", b"x" * 14_000))
         assert not peer.is_closed()
     over = broker.peer(None)
     over.send(wire.connect("over"), wire.publish("a", b"x" * 14_000))
     assert over.is_closed()
-    kept[0].vanish()
+    stored[0].vanish()
     again = broker.peer(None)
     again.send(wire.connect("again"), wire.publish("a", b"x" * 14_000))
     assert not again.is_closed()

@@ -28,7 +28,7 @@ def make_mapping(
     )
 
 
-PLACES = [
+ADDRESSES = [
     ("sensors", "sensors", None),
     ("sensors/", "sensors", ""),
     ("sensors/room1/temp", "sensors", "room1.temp"),
@@ -52,10 +52,10 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "topic", "tag"), PLACES)
+@pytest.mark.parametrize(("name", "topic", "tag"), ADDRESSES)
 def test_places(name: str, topic: str, tag: str | None) -> None:
     mapping = make_mapping()
-    assert mapping.place(name) == (topic, tag)
+    assert mapping.topic_and_tag(name) == (topic, tag)
     assert mapping.name(topic, tag) == name
 
 
@@ -66,7 +66,7 @@ def test_places(name: str, topic: str, tag: str | None) -> None:
 def test_places_under_a_fixed_topic(name: str, tag: str) -> None:
     """A fleet whose first level is a device keeps its whole path in the tag."""
     mapping = make_mapping("telemetry")
-    assert mapping.place(name) == ("telemetry", tag)
+    assert mapping.topic_and_tag(name) == ("telemetry", tag)
     assert mapping.name("telemetry", tag) == name
 
 
@@ -80,7 +80,7 @@ mqtt_names = st.text(
 @example(name="|7c2f/|7c7c23", fixed=None)
 def test_every_topic_name_comes_back(name: str, fixed: str | None) -> None:
     mapping = make_mapping(fixed)
-    assert mapping.name(*mapping.place(name)) == name
+    assert mapping.name(*mapping.topic_and_tag(name)) == name
 
 
 foreign_names = st.text(st.sampled_from("ab/.|27cf3b+#é") | st.characters(codec="utf-8"))
@@ -94,7 +94,7 @@ def test_every_place_of_other_protocols_has_a_name_of_its_own(topic: str, tag: s
     assert name
     assert not set(name) & set("+#\0")
     if (topic or tag is not None) and "\0" not in (tag or ""):
-        assert mapping.place(name) == (topic, tag)
+        assert mapping.topic_and_tag(name) == (topic, tag)
 
 
 def test_names_that_mqtt_cannot_express_are_still_delivered() -> None:
@@ -159,7 +159,7 @@ def test_filters_under_a_fixed_topic(pattern: str, address: tuple[str, ...]) -> 
 )
 def test_what_filters_match(fixed: str | None, pattern: str, name: str, expected: bool) -> None:
     mapping = make_mapping(fixed)
-    assert matches(mapping.address(pattern), address_of(*mapping.place(name))) is expected
+    assert matches(mapping.address(pattern), address_of(*mapping.topic_and_tag(name))) is expected
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_what_filters_match(fixed: str | None, pattern: str, name: str, expected
 def test_leading_wildcards_leave_the_servers_topics_alone(pattern: str, name: str) -> None:
     """[MQTT-4.7.2-1]."""
     mapping = make_mapping()
-    assert not matches(mapping.address(pattern), address_of(*mapping.place(name)))
-    assert matches(mapping.address("$SYS/#"), address_of(*mapping.place("$SYS/x")))
+    assert not matches(mapping.address(pattern), address_of(*mapping.topic_and_tag(name)))
+    assert matches(mapping.address("$SYS/#"), address_of(*mapping.topic_and_tag("$SYS/x")))
 
 
 @pytest.mark.parametrize("pattern", ["$share", "$share/g/a", "$share/g/#"])

@@ -1,4 +1,4 @@
-"""A small engine for the RocketMQ door: topics in memory, pulls answered at once or on demand."""
+"""A small engine for the RocketMQ listener: topics in memory, pulls answered at once or later."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class SpyTopic:
 
 @dataclass(slots=True)
 class SpyPort(spy_port.SpyPort):
-    """Only what the door calls."""
+    """Only what the listener calls."""
 
     answers_at_once: bool = True
     topic_by_name: dict[str, SpyTopic] = field(default_factory=dict)
     waiting: list[Callable[[], None]] = field(default_factory=list)
     """Pulls that were not answered yet, if `answers_at_once` is False."""
     watched: list[Callable[[], None]] = field(default_factory=list)
-    """Who wants to be told when a queue grows; a test calls them, or the door looks by itself."""
+    """To be called when a queue grows; a test calls them, or the listener looks by itself."""
     asked: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     """(topic, queue id, offset, count_max, bytes_max) of every pull."""
     group_settings: dict[str, dict[str, object]] = field(default_factory=dict)

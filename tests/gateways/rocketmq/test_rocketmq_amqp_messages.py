@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from polymq.gateways.rocketmq.amqp_messages import in_rocketmq_words
+from polymq.gateways.rocketmq.amqp_messages import as_rocketmq
 from polymq.remoting.errors import RemoteProtocolError
 from polymq.remoting.messages import PROPERTIES_BYTES_MAX
 from polymq.remoting.records import (
@@ -39,14 +39,14 @@ def record(body: bytes, properties: dict[str, str]) -> bytes:
 
 def address_of(records: bytes) -> list[dict[str, str]]:
     """The properties of what comes out, which has to be whole records with sound bodies."""
-    return [parse_properties(one.properties) for one in iterate_records(in_rocketmq_words(records))]
+    return [parse_properties(one.properties) for one in iterate_records(as_rocketmq(records))]
 
 
 def test_only_what_came_over_amqp_is_written_anew() -> None:
     """Also where another message's body looks like it."""
     plain = record(b"PMQ_AMQP\x01abc\x02", {"n": "1"})
     amqp = record(b"x", {"PMQ_AMQP": packed({"n": "2"})})
-    assert in_rocketmq_words(plain) == plain
+    assert as_rocketmq(plain) == plain
     assert [address["n"] for address in address_of(plain + amqp + plain)] == ["1", "2", "1"]
 
 
@@ -88,7 +88,7 @@ def test_only_who_asks_gets_amqps_properties_in_front_of_the_body() -> None:
     """All others the body alone, with a sound checksum, and what of the headers fits."""
     records = record(b"x", {"PMQ_AMQP": packed({"n": "1"})}) + long_record(b"y" * 1000)
     for whole in (True, False):
-        first, second = iterate_records(in_rocketmq_words(records, whole=whole))
+        first, second = iterate_records(as_rocketmq(records, whole=whole))
         assert first.body == b"x"
         shown = parse_properties(second.properties)
         assert (shown["n"], shown["PMQ_LONG"]) == ("2", "1" if whole else "0")

@@ -12,9 +12,9 @@ class Scene:
     """Members whose channels are names."""
 
     def __init__(self, count_max: int = 100) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.reported: list[tuple[str, str]] = []
         self.members: Members[str] = Members(
-            lambda channel, group: self.told.append((channel, group)), count_max=count_max
+            lambda channel, group: self.reported.append((channel, group)), count_max=count_max
         )
 
     def beat(
@@ -34,9 +34,9 @@ class Scene:
         beat = Heartbeat(client_id=client_id, consumer_data_set=[data])
         return self.members.heard(beat, channel, now)
 
-    def take_told(self) -> list[tuple[str, str]]:
-        told, self.told = self.told, []
-        return told
+    def take_reported(self) -> list[tuple[str, str]]:
+        reported, self.reported = self.reported, []
+        return reported
 
     @property
     def ids(self) -> list[str]:
@@ -47,11 +47,11 @@ class Scene:
 def test_all_members_are_told_when_one_comes_and_not_when_it_is_heard_again() -> None:
     scene = Scene()
     scene.beat("a", "wire-a")
-    assert scene.take_told() == [("wire-a", "billing")]
+    assert scene.take_reported() == [("wire-a", "billing")]
     scene.beat("b", "wire-b")
-    assert scene.take_told() == [("wire-a", "billing"), ("wire-b", "billing")]
+    assert scene.take_reported() == [("wire-a", "billing"), ("wire-b", "billing")]
     scene.beat("a", "wire-a", now=30.0)
-    assert scene.take_told() == []
+    assert scene.take_reported() == []
     assert scene.ids == ["a", "b"]
 
 
@@ -59,11 +59,11 @@ def test_members_leave_by_saying_so_and_with_their_connection() -> None:
     scene = Scene()
     for name in ("a", "b", "c"):
         scene.beat(name, f"wire-{name}")
-    scene.take_told()
+    scene.take_reported()
     scene.members.left("a", "wire-a", None, "billing")
-    assert scene.take_told() == [("wire-b", "billing"), ("wire-c", "billing")]
+    assert scene.take_reported() == [("wire-b", "billing"), ("wire-c", "billing")]
     scene.members.lost("wire-b")
-    assert scene.take_told() == [("wire-c", "billing")]
+    assert scene.take_reported() == [("wire-c", "billing")]
     scene.members.lost("wire-c")
     assert scene.members.consumers == {}
 
@@ -82,23 +82,23 @@ def test_who_is_silent_is_dropped() -> None:
     scene = Scene()
     scene.beat("a", "wire-a")
     scene.beat("b", "wire-b", now=60.0)
-    scene.take_told()
+    scene.take_reported()
     scene.members.expire(SILENT_SECONDS)
     assert scene.ids == ["a", "b"]
     scene.members.expire(SILENT_SECONDS + 1)
     assert scene.ids == ["b"]
-    assert scene.take_told() == [("wire-b", "billing")]
+    assert scene.take_reported() == [("wire-b", "billing")]
 
 
 def test_a_changed_subscription_is_told_and_the_newest_counts() -> None:
     scene = Scene()
     scene.beat("a", "wire-a")
     scene.beat("b", "wire-b")
-    scene.take_told()
+    scene.take_reported()
     scene.beat("a", "wire-a", topics={"orders": "paid"}, version=5)
-    assert len(scene.take_told()) == 2
+    assert len(scene.take_reported()) == 2
     scene.beat("b", "wire-b", version=4)  # it has not been updated yet
-    assert scene.take_told() == []
+    assert scene.take_reported() == []
     subscriptions = scene.members.consumers["billing"].subscriptions
     assert subscriptions["orders"].sub_string == "paid"
 

@@ -144,7 +144,7 @@ class Client(Peer):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
-        self.told: list[Command] = []
+        self.reported: list[Command] = []
 
 
 @dataclass(slots=True)
@@ -173,13 +173,13 @@ class Stage:
         await self.server.stop(0)
 
     async def ask(
-        self, peer: Client, who: str | None, code: int, body: bytes = b"", /, **fields: object
+        self, peer: Client, user: str | None, code: int, body: bytes = b"", /, **fields: object
     ) -> Command:
         """The answer to a request of this user."""
         self.opaque += 1
         sent = {name: str(value) for name, value in fields.items()}
-        if who is not None:
-            sent = sign(sent, body, self.keys[who])
+        if user is not None:
+            sent = sign(sent, body, self.keys[user])
         peer.send_command(Command(code=code, opaque=self.opaque, fields=sent, body=body))
         while True:
             waiting = asyncio.ensure_future(peer.answer())
@@ -190,11 +190,11 @@ class Stage:
             if answer.is_response:
                 assert answer.opaque == self.opaque
                 return answer
-            peer.told.append(answer)
+            peer.reported.append(answer)
 
-    async def asked(self, peer: Client, who: str | None, code: int) -> Command:
+    async def asked(self, peer: Client, user: str | None, code: int) -> Command:
         fields, body = ASKED[code]
-        return await self.ask(peer, who, code, body, **fields)
+        return await self.ask(peer, user, code, body, **fields)
 
 
 @asynccontextmanager
@@ -204,8 +204,8 @@ async def stage(broker: Broker, **limits: Any) -> AsyncIterator[Stage]:
     for number, name in enumerate((*RULES, "root")):
         if name != "root":
             add_user(broker, name)
-        for actions, place in RULES.get(name, ()):
-            allow(broker, name, actions, place)
+        for actions, pattern in RULES.get(name, ()):
+            allow(broker, name, actions, pattern)
         keys[name] = Credentials(access_key=f"KEYNUMBER{number}", secret_key=f"{number}" * 64)
         broker.engine.users.add_access_key(name, keys[name].access_key, keys[name].secret_key)
     context = Context(asyncio.get_running_loop())
@@ -249,8 +249,8 @@ def test_every_request_that_is_served_has_a_row_and_a_question() -> None:
     assert set(ASKED) == served, "what does a stranger ask with it?"
 
 
-@pytest.mark.parametrize("who", [None, "bare"])
-def test_who_may_do_nothing_is_refused_whatever_it_asks(broker: Broker, who: str | None) -> None:
+@pytest.mark.parametrize("user", [None, "bare"])
+def test_who_may_do_nothing_is_refused_whatever_it_asks(broker: Broker, user: str | None) -> None:
     """And leaves nothing behind: not in the log, not in any table."""
 
     async def story(made: Stage) -> None:
@@ -258,7 +258,7 @@ def test_who_may_do_nothing_is_refused_whatever_it_asks(broker: Broker, who: str
         made.broker.step(30)  # what gathers for a moment is written
         peer, before = await made.connect(), made.written
         for code in ASKED:
-            answer = await made.asked(peer, who, code)
+            answer = await made.asked(peer, user, code)
             assert (answer.code, answer.body) == (NO_PERMISSION, b""), (code, answer.remark)
         assert made.written == before
         shared = made.server._shared
@@ -290,8 +290,8 @@ def test_a_right_to_one_group_is_none_to_another(broker: Broker) -> None:
         assert made.written == before
         members = json.loads((await made.asked(owner, "owner", 38)).body)
         assert members == {"consumerIdList": [CLIENT]}
-        kept = json.loads((await made.ask(owner, "owner", 41, lock_of())).body)
-        assert len(kept["lockOKMQSet"]) == 1
+        stored = json.loads((await made.ask(owner, "owner", 41, lock_of())).body)
+        assert len(stored["lockOKMQSet"]) == 1
 
     play(broker, story)
 
@@ -386,16 +386,16 @@ def test_only_producers_of_the_same_user_are_asked(broker: Broker) -> None:
         await made.ask(root, "root", 34, beat(producers=("shop",), client="admin"))
         made.broker.step(40)
         assert (await made.ask(root, "root", 206)).code == SUCCESS
-        assert [(one.code, b"secret half" in one.body) for one in root.told] == [(39, True)] * 2
+        assert [(one.code, b"secret half" in one.body) for one in root.reported] == [(39, True)] * 2
         await made.ask(owner, "owner", 34, beat(producers=("shop",), client="owner"))
         made.broker.step(40)
-        for peer, who in ((owner, "owner"), (root, "root"), (mal, "mal")):
-            assert (await made.ask(peer, who, 206)).code == SUCCESS
-        assert {one.fields["tranStateTableOffset"] for one in owner.told} == {
+        for peer, user in ((owner, "owner"), (root, "root"), (mal, "mal")):
+            assert (await made.ask(peer, user, 206)).code == SUCCESS
+        assert {one.fields["tranStateTableOffset"] for one in owner.reported} == {
             half.fields["queueOffset"]
         }
-        assert len(root.told) == 2
-        assert mal.told == []
+        assert len(root.reported) == 2
+        assert mal.reported == []
 
     play(broker, story)
 
@@ -405,8 +405,8 @@ def make_anew(broker: Broker, name: str, *rules: tuple[str, str]) -> Credentials
     users = broker.engine.users
     users.delete(name)
     add_user(broker, name)
-    for actions, place in rules:
-        allow(broker, name, actions, place)
+    for actions, pattern in rules:
+        allow(broker, name, actions, pattern)
     key = Credentials(access_key="ANOTHERKEY", secret_key="a" * 64)
     users.add_access_key(name, key.access_key, key.secret_key)
     return key
@@ -427,7 +427,7 @@ def test_a_new_user_of_the_same_name_has_nothing_of_the_old_ones_half_messages(
         for half, how in ((halves[0], COMMIT), (halves[1], ROLLBACK)):
             answer = await made.ask(peer, "owner", 37, **ending(half, how))
             assert (answer.code, "another user" in (answer.remark or "")) == (NO_PERMISSION, True)
-        assert peer.told == []
+        assert peer.reported == []
         assert made.broker.info(TOPIC).max_offsets[0] == 0
         root = await made.connect()
         for half, how in zip(halves, (COMMIT, ROLLBACK, COMMIT), strict=True):
@@ -467,8 +467,8 @@ def test_a_client_id_and_its_locks_belong_to_the_user_who_brought_them(broker: B
 
     async def story(made: Stage) -> None:
         owner = await set_up(made)
-        for actions, place in RULES["owner"]:
-            allow(made.broker, "mal", actions, place)
+        for actions, pattern in RULES["owner"]:
+            allow(made.broker, "mal", actions, pattern)
         peer = await made.connect()
         stolen = await made.ask(peer, "mal", 34, beat(consumer()))
         assert (stolen.code, "another user" in (stolen.remark or "")) == (NO_PERMISSION, True)
@@ -494,13 +494,13 @@ def test_a_member_leaves_when_it_loses_a_right(broker: Broker, how: str) -> None
         await made.ask(root, "root", 34, beat(consumer(), client="other"))
         assert (await made.asked(owner, "owner", 34)).code == SUCCESS
         await made.ask(root, "root", 206)  # it is told before this is answered
-        root.told.clear()
+        root.reported.clear()
 
         async def looks() -> tuple[list[str], int, int]:
             """The members, how many queues root can lock, and how often it was told."""
             members = json.loads((await made.asked(root, "root", 38)).body)["consumerIdList"]
             locked = await made.ask(root, "root", 41, lock_of("other"))
-            return members, len(json.loads(locked.body)["lockOKMQSet"]), len(root.told)
+            return members, len(json.loads(locked.body)["lockOKMQSet"]), len(root.reported)
 
         assert (await made.asked(owner, "owner", 41)).code == SUCCESS
         take_back(made.broker, "mal", "subscribe", "mal.#")
@@ -622,15 +622,15 @@ def test_the_server_stores_what_a_member_gives_back(broker: Broker) -> None:
         ):
             found = await made.ask(peer, "root", 11, **pull(topic=topic))
             assert [one.body for one in iterate_records(found.body)] == bodies, topic
-        for who, code, fields in (
+        for user, code, fields in (
             ("mal", 36, back),
             ("mal", 310, retry),
             ("mal", 36, {**back, "group": "mine"}),  # a message that it may not read
             ("owner", 310, send(f"%DLQ%{GROUP}")),
             ("root", 310, send(f"%DLQ%{GROUP}")),
         ):
-            answer = await made.ask(peer, who, code, b"forged", **fields)
-            assert answer.code != SUCCESS, (who, code)
+            answer = await made.ask(peer, user, code, b"forged", **fields)
+            assert answer.code != SUCCESS, (user, code)
         take_back(made.broker, "owner", "subscribe", f"%RETRY%{GROUP}.#")
         assert (await made.ask(peer, "owner", 36, **back)).code == NO_PERMISSION
 

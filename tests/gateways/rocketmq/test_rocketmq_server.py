@@ -1,4 +1,4 @@
-"""The RocketMQ door over sockets: what a client sees, and what a bad one can do."""
+"""The RocketMQ listener over sockets: what a client sees, and what a bad one can do."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Peer:
 
 
 class Scene:
-    """A started door in front of a spy."""
+    """A started listener in front of a spy."""
 
     def __init__(self, spy: SpyPort, server: RocketmqServer, port: int, context: Context) -> None:
         self.spy = spy
@@ -114,7 +114,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(timed())
 
 
-def test_our_own_client_reads_a_topic_through_the_door() -> None:
+def test_our_own_client_reads_a_topic_through_the_listener() -> None:
     """Route, bounds, pulls in slices, until the end."""
 
     def read(address: str) -> list[bytes]:
@@ -169,7 +169,7 @@ def test_clients_of_a_port_with_tls_are_told_to_come_back_to_it(advertise: str |
     play(story)
 
 
-def test_codes_that_this_door_does_not_serve_are_answered_so() -> None:
+def test_codes_that_this_listener_does_not_serve_are_answered_so() -> None:
     """In the question's own serialize type; oneway ones are not answered at all."""
 
     async def story() -> None:
@@ -219,7 +219,7 @@ def test_what_is_no_frame_closes_the_connection_only() -> None:
 
 
 def test_the_limits_of_an_answer() -> None:
-    """The client's wishes count up to the door's limits; the first record always comes."""
+    """The client's wishes count up to the listener's limits; the first record always comes."""
 
     async def story() -> None:
         limits = RocketmqLimits(pull_count_max=5, pull_bytes_max=1000, pull_bytes_default=500)
@@ -380,7 +380,7 @@ def test_a_client_that_does_not_read_stops_being_read() -> None:
             for opaque in range(60):
                 peer.pull(opaque)
             before = -1
-            while len(stage.spy.asked) != before:  # until the door asks for nothing more
+            while len(stage.spy.asked) != before:  # until the listener asks for nothing more
                 before = len(stage.spy.asked)
                 for _ in range(1000):
                     await asyncio.sleep(0)
@@ -459,7 +459,7 @@ def test_a_held_pull_is_answered_when_its_time_is_up() -> None:
 
 def test_a_pull_that_may_not_be_held_or_finds_no_place_is_answered_at_once() -> None:
     async def story() -> None:
-        async with scene(RocketmqLimits(holds_max=0)) as stage:
+        async with scene(RocketmqLimits(long_polls_max=0)) as stage:
             peer = await stage.connect()
             for fields in ({}, {"sysFlag": 2}, SUSPEND):
                 peer.pull(**fields)
@@ -650,9 +650,9 @@ def test_many_requests_in_one_piece_are_carried_out_in_turns() -> None:
             other.writer.write(bounds(7))
             handled: list[int] = []
 
-            async def hear(who: Peer, times: int) -> None:
+            async def hear(name: Peer, times: int) -> None:
                 for _ in range(times):
-                    handled.append((await who.answer()).opaque + 1000 * (who is other))
+                    handled.append((await name.answer()).opaque + 1000 * (name is other))
 
             async with asyncio.TaskGroup() as group:
                 group.create_task(hear(peer, 100))

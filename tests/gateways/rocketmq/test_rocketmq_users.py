@@ -1,4 +1,4 @@
-"""Who asks at the RocketMQ door: signed and unsigned requests, and pulls that wait."""
+"""Who asks at the RocketMQ listener: signed and unsigned requests, and pulls that wait."""
 
 from __future__ import annotations
 
@@ -88,34 +88,34 @@ def users() -> Users:
     return spy
 
 
-def ask(peer: Peer, opaque: int, who: Credentials | None, **more: object) -> None:
+def ask(peer: Peer, opaque: int, client: Credentials | None, **more: object) -> None:
     """A pull, signed."""
     wanted = {"topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, **more}
     fields = {name: str(value) for name, value in wanted.items()}
-    if who is not None:
-        fields = sign(fields, b"", who)
+    if client is not None:
+        fields = sign(fields, b"", client)
     peer.send_command(Command(code=11, opaque=opaque, fields=fields))
 
 
 def test_each_request_has_the_rights_of_who_signed_it() -> None:
-    """Also behind other users' requests on the same connection; unsigned ones are the door's."""
+    """Also behind other users' requests on the same connection; unsigned ones are of nobody."""
 
     async def story() -> None:
         spy = users()
-        async with scene(spy=spy, user="door") as stage:
+        async with scene(spy=spy, user="listener") as stage:
             peer = await stage.connect()
-            for opaque, who, code in (
+            for opaque, client, code in (
                 (1, None, NO_PERMISSION),
                 (2, ANN, 0),
                 (3, BOB, NO_PERMISSION),
                 (4, None, NO_PERMISSION),
                 (5, ANN, 0),
             ):
-                ask(peer, opaque, who)
+                ask(peer, opaque, client)
                 answer = await peer.answer()
                 assert (answer.opaque, answer.code) == (opaque, code)
-            assert [(who, key) for who, key, _ in spy.inside] == [
-                ("door", None),
+            assert [(client, key) for client, key, _ in spy.inside] == [
+                ("listener", None),
                 ("ann", ANN.access_key),
                 ("bob", BOB.access_key),
             ]

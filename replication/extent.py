@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from polymq.core_log.store import Store
-from polymq.replication.common import Standing
+from polymq.replication.common import LogExtent
 from polymq.replication.limits import EPOCHS_MAX
 
 
-def standing_of(store: Store) -> Standing:
+def extent_of(store: Store) -> LogExtent:
     """The log's ends and its newest epochs."""
-    return Standing(
+    return LogExtent(
         start=store.log.start,
         end=store.log.written,
         flushed=store.log.flushed,

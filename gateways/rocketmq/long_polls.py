@@ -15,7 +15,7 @@ Owner = TypeVar("Owner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold(Generic[Owner]):
+class LongPoll(Generic[Owner]):
     """One waiting pull."""
 
     owner: Owner
@@ -27,34 +27,38 @@ class Hold(Generic[Owner]):
     """Answer at this time at the latest."""
 
 
-class Holds(Generic[Owner]):
+class LongPolls(Generic[Owner]):
     """All waiting pulls of a listener."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._by_topic: dict[str, dict[tuple[Owner, int], Hold[Owner]]] = {}
+        self._by_topic: dict[str, dict[tuple[Owner, int], LongPoll[Owner]]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, hold: Hold[Owner]) -> bool:
+    def add(self, long_poll: LongPoll[Owner]) -> bool:
         """Hold it; False when the limit is reached."""
         if self._count >= self._count_max:
             return False
-        self._by_topic.setdefault(hold.topic, {})[hold.owner, hold.serial] = hold
+        self._by_topic.setdefault(long_poll.topic, {})[long_poll.owner, long_poll.serial] = (
+            long_poll
+        )
         self._count += 1
         return True
 
-    def take_grown(self, topic: str, queue_id: int) -> list[Hold[Owner]]:
+    def take_grown(self, topic: str, queue_id: int) -> list[LongPoll[Owner]]:
         """Take out what waited at the end of a queue that has grown."""
         held = self._by_topic.get(topic, {})
-        taken = [hold for hold in held.values() if hold.queue_id == queue_id]
-        for hold in taken:
-            self._remove(hold)
+        taken = [long_poll for long_poll in held.values() if long_poll.queue_id == queue_id]
+        for long_poll in taken:
+            self._remove(long_poll)
         return taken
 
-    def take(self, now: float, ends: Callable[[str], tuple[int, ...] | None]) -> list[Hold[Owner]]:
+    def take(
+        self, now: float, ends: Callable[[str], tuple[int, ...] | None]
+    ) -> list[LongPoll[Owner]]:
         """Take out what can be answered.
 
         Args:
@@ -63,30 +67,30 @@ class Holds(Generic[Owner]):
         taken = []
         for topic, held in self._by_topic.items():
             offsets = ends(topic)
-            for hold in held.values():
-                waits = offsets is not None and hold.queue_id < len(offsets)
-                waits = waits and offsets[hold.queue_id] == hold.offset  # type: ignore[index]
-                if not waits or hold.until <= now:
-                    taken.append(hold)
-        for hold in taken:
-            self._remove(hold)
+            for long_poll in held.values():
+                waits = offsets is not None and long_poll.queue_id < len(offsets)
+                waits = waits and offsets[long_poll.queue_id] == long_poll.offset  # type: ignore[index]
+                if not waits or long_poll.until <= now:
+                    taken.append(long_poll)
+        for long_poll in taken:
+            self._remove(long_poll)
         return taken
 
-    def drop(self, owner: Owner) -> list[Hold[Owner]]:
+    def drop(self, owner: Owner) -> list[LongPoll[Owner]]:
         """Take out all that one owner holds."""
         dropped = [
-            hold
+            long_poll
             for held in self._by_topic.values()
-            for hold in held.values()
-            if hold.owner == owner
+            for long_poll in held.values()
+            if long_poll.owner == owner
         ]
-        for hold in dropped:
-            self._remove(hold)
+        for long_poll in dropped:
+            self._remove(long_poll)
         return dropped
 
-    def _remove(self, hold: Hold[Owner]) -> None:
-        held = self._by_topic[hold.topic]
-        del held[hold.owner, hold.serial]
+    def _remove(self, long_poll: LongPoll[Owner]) -> None:
+        held = self._by_topic[long_poll.topic]
+        del held[long_poll.owner, long_poll.serial]
         if not held:
-            del self._by_topic[hold.topic]
+            del self._by_topic[long_poll.topic]
         self._count -= 1

@@ -50,7 +50,7 @@ TEMPLATES_MAX: Final = 10_000
 _ENTRY: Final = struct.Struct(">12sq")
 
 
-class Kept:
+class TimedStore:
     """One system topic's messages.
 
     Args:
@@ -229,8 +229,8 @@ class Kept:
             some = unknown[first : first + self._core.limits.pump_count_max]
             wanted = b"".join([entries[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE] for at in some])
             records = self._core.log.read_cold(wanted, ENTRY_SIZE)
-            for at, kept in zip(some, take_apart(records), strict=True):
-                times[at] = kept.due_ms
+            for at, delayed in zip(some, take_apart(records), strict=True):
+                times[at] = delayed.due_ms
         return times
 
 

@@ -1,5 +1,5 @@
-"""Users and permissions from outside: who is let in at each door, what each may do there, and what
-becomes of those who lose a right while they use it."""
+"""Users and permissions from outside: who is let in at each listener, what each may do there, and
+what becomes of those who lose a right while they use it."""
 
 from __future__ import annotations
 
@@ -73,16 +73,18 @@ def amqp_is_let_in(server: Server, user: str | None, password: str | None) -> bo
     return True
 
 
-@pytest.mark.parametrize("door", ["mqtt", "amqp", "http"])
-def test_the_matrix_of_wrong_credentials(server: Server, people: Admin, door: str) -> None:
-    """Each door times nine ways to be nobody: all refused, each in its protocol's words."""
-    people.add(f"{door}-ann")  # a user for each door: the sixth wrong password would have to wait
-    people.allow(f"{door}-ann", "publish,create", "#")
+@pytest.mark.parametrize("listener", ["mqtt", "amqp", "http"])
+def test_the_matrix_of_wrong_credentials(server: Server, people: Admin, listener: str) -> None:
+    """Each listener times nine ways to be nobody: all refused, each in its protocol's words."""
+    people.add(
+        f"{listener}-ann"
+    )  # a user for each listener: the sixth wrong password would have to wait
+    people.allow(f"{listener}-ann", "publish,create", "#")
     for name, password in WRONG:
-        user = f"{door}-ann" if name == "ann" else name
-        if door == "mqtt":
+        user = f"{listener}-ann" if name == "ann" else name
+        if listener == "mqtt":
             assert mqtt_code(server, user, password) == (5 if user is None else 4), (user, password)
-        elif door == "amqp":
+        elif listener == "amqp":
             assert not amqp_is_let_in(server, user, password), (user, password)
         else:
             authorization = None if user is None else basic(user, password or "")
@@ -96,7 +98,7 @@ def test_the_matrix_of_wrong_credentials(server: Server, people: Admin, door: st
     assert [e for e in server.log_events() if e["event"] == "login failed"]
 
 
-def test_the_rocketmq_door_gives_nobody_nothing(server: Server, people: Admin) -> None:
+def test_the_rocketmq_listener_gives_nobody_nothing(server: Server, people: Admin) -> None:
     people.allow("ann", "publish,create", "t.#")
     assert http_publish(server, "t", "x", b"1", basic("ann")) == 204
     read = polymq(server, "message", "read", "t")
@@ -113,14 +115,14 @@ def signed(key: dict[str, str], body: bytes = b"", /, **fields: object) -> dict[
     return found | {"Signature": base64.b64encode(digest).decode()}
 
 
-def pull_fields(topic: str, offset: int = 0, hold_ms: int = 0) -> dict[str, object]:
+def pull_fields(topic: str, offset: int = 0, wait_ms: int = 0) -> dict[str, object]:
     return {
         "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset,
-        "maxMsgNums": 32, "sysFlag": 2 if hold_ms else 0, "suspendTimeoutMillis": hold_ms,
+        "maxMsgNums": 32, "sysFlag": 2 if wait_ms else 0, "suspendTimeoutMillis": wait_ms,
     }  # fmt: skip
 
 
-def test_a_signature_opens_the_rocketmq_door(start_server: StartServer) -> None:
+def test_a_signature_opens_the_rocketmq_listener(start_server: StartServer) -> None:
     """And nothing else that looks like one; each answer says what is wrong. The log says so, too:
     of a server where nobody else failed, because it has few lines a minute for an address."""
     server = start_server()
@@ -136,7 +138,7 @@ def test_a_signature_opens_the_rocketmq_door(start_server: StartServer) -> None:
     with remoting.Client(server.host, server.rocketmq_port) as client:
         answer = client.ask(11, **good)
         assert (answer.code, answer.body.count(b"carp")) == (0, 1)
-        for fields, words in (
+        for fields, texts in (
             (wanted, "sign requests with an access key"),
             (bare, "access key"),
             (good | {"queueOffset": "1"}, "access key"),
@@ -147,7 +149,7 @@ def test_a_signature_opens_the_rocketmq_door(start_server: StartServer) -> None:
         ):
             answer = client.ask(11, **fields)
             assert (answer.code, answer.body) == (16, b""), fields
-            assert words in answer.header["remark"], answer.header
+            assert texts in answer.header["remark"], answer.header
         assert client.ask(11, **good).code == 0
     failed = [e for e in server.log_events() if e["event"] == "login failed"]
     assert any(event.get("access_key") == key["access_key"] for event in failed)
@@ -207,7 +209,7 @@ def test_who_may_not_sign_any_more_is_cut_off(server: Server, people: Admin, how
     assert http_publish(server, "birds", "x", b"tit", basic("ann")) == 204
     with remoting.Client(server.host, server.rocketmq_port) as client:
         offset = int(client.ask(30, **signed(key, topic="birds", queueId=0)).fields["offset"])
-        client.send(11, **signed(key, **pull_fields("birds", offset, hold_ms=20_000)))
+        client.send(11, **signed(key, **pull_fields("birds", offset, wait_ms=20_000)))
         assert client.ask(31, **signed(key, topic="birds", queueId=0)).code == 0
         if how == "remove":
             people.good("DELETE", f"/users/ann/access-keys/{key['access_key']}")
@@ -224,7 +226,7 @@ def test_who_may_not_sign_any_more_is_cut_off(server: Server, people: Admin, how
         assert code == (0 if how == "password" else 16)
 
 
-def test_the_right_password_opens_every_door(server: Server, people: Admin) -> None:
+def test_the_right_password_opens_every_listener(server: Server, people: Admin) -> None:
     people.allow("ann", "publish,create,subscribe", "#")
     assert mqtt_code(server, "ann", PASSWORD) == 0
     amqp(server).close()
@@ -268,7 +270,7 @@ def test_the_first_user_ends_the_connections_of_those_who_did_not_log_in(
     assert client.code == 0
     connection = amqp(server, "guest", "guest")
     Admin(server).add("ann")
-    assert client.is_told_to_go()
+    assert client.is_asked_to_go()
     with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
         connection.process_data_events(10)
     assert "320" in str(caught.value)
@@ -307,7 +309,7 @@ def test_mqtt_says_no_in_its_own_way(server: Server, people: Admin) -> None:
     assert client.publish("a/x", b"seen")
     assert client.next() == ("a/x", b"seen")
     assert not client.publish("b/x", b"refused")
-    assert client.is_told_to_go()
+    assert client.is_asked_to_go()
     client.close()
 
 
@@ -469,7 +471,7 @@ def test_a_session_cannot_be_taken_over_by_another_user(server: Server, people: 
     assert client.next() == ("a/x", b"still here")
     again = MqttClient(server, "ann", client_id="c", clean=False)  # its own user may
     assert again.code == 0
-    assert client.is_told_to_go()
+    assert client.is_asked_to_go()
     again.close()
     client.close()
 
@@ -507,7 +509,7 @@ def test_a_rate_slows_its_user_down_and_loses_nothing(server: Server, people: Ad
 
 @pytest.mark.slow
 def test_no_secret_is_in_the_logs(start_server: StartServer) -> None:
-    """Planted: passwords right and wrong, at every door, at the most talkative level."""
+    """Planted: passwords right and wrong, at every listener, at the most talkative level."""
     server = start_server(**{"log.level": "debug"})
     people = Admin(server)
     secrets = [f"planted-secret-{number}" for number in range(6)]
@@ -529,21 +531,21 @@ def test_no_secret_is_in_the_logs(start_server: StartServer) -> None:
         assert secret not in said
 
 
-def test_the_operators_door_asks_who_it_is(server: Server, people: Admin) -> None:
+def test_the_operators_listener_asks_who_it_is(server: Server, people: Admin) -> None:
     people.add("root", "admin")
-    people.add("door-ann")  # others have guessed at ann's password, who would have to wait
-    people.allow("door-ann", "admin", "ops")
+    people.add("admin-ann")  # others have guessed at ann's password, who would have to wait
+    people.allow("admin-ann", "admin", "ops")
     for path in ("/topics", "/users", "/permissions", "/permissions/check"):
         for authorization, expected in (
             ("", 401),
             ("Bearer wrong", 401),
-            (basic("door-ann", "wrong"), 401),
+            (basic("admin-ann", "wrong"), 401),
             (basic("stranger"), 401),
-            (basic("door-ann"), 403),
+            (basic("admin-ann"), 403),
         ):
             people.authorization = authorization or "None x"
             assert people.ask("GET", path)[0] == expected, (path, authorization)
-    people.authorization = basic("door-ann")
+    people.authorization = basic("admin-ann")
     assert people.ask("PUT", "/topics/ops")[0] == 201
     # To administer a topic is not to read it.
     assert people.ask("GET", "/topics/ops/messages?key=k")[0] == 403
