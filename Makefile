@@ -29,20 +29,23 @@ $(BIN)/python:
 		|| { echo "PolyMQ needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# What pip says while "Building editable" takes its time.
+COMPILING := Where there is a C compiler, pip then builds the kernels, which takes about a minute.
+
 # Each stamp is an installation with more in it than the one before.
 $(VENV)/.installed: $(BUILD_INPUTS) | $(BIN)/python
-	@echo "Installing PolyMQ into $(VENV) ..."
-	$(PIP) install --quiet --editable .
+	@echo "Installing PolyMQ into $(VENV). $(COMPILING)"
+	$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/.installed-demo: $(BUILD_INPUTS) | $(BIN)/python
-	@echo "Installing PolyMQ with what the demo needs (about 400 MB to fetch, most of it Spark) ..."
-	$(PIP) install --quiet --editable '.[demo]'
+	@echo "Installing PolyMQ with what the demo needs: about 400 MB, most of it Spark. $(COMPILING)"
+	$(PIP) install --editable '.[demo]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: $(BUILD_INPUTS) | $(BIN)/python
-	@echo "Installing PolyMQ with what tests and checks need (about 450 MB to fetch) ..."
-	$(PIP) install --quiet --editable '.[dev]'
+	@echo "Installing PolyMQ with what tests and checks need: about 450 MB. $(COMPILING)"
+	$(PIP) install --editable '.[dev]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
 
 install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
@@ -51,7 +54,7 @@ install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 demo: $(VENV)/.installed-demo  ## Every protocol to every protocol, a crash, a failover, and Parquet (about a minute).
 	@$(RUN) examples.demo
 
-test: $(VENV)/.installed-dev  ## Run the tests, but for those that take long (about 8 minutes on two processors).
+test: $(VENV)/.installed-dev  ## Run the tests, but for those that take long (about 5 minutes on two processors).
 	$(RUN) pytest $(PARALLEL) -m "$(QUICK)" $(TESTS)
 
 test-all: $(VENV)/.installed-dev  ## Run all tests, with Spark, Java, kill loops and simulations (about 15 minutes).

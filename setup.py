@@ -134,6 +134,7 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         from distutils.errors import CCompilerError, DistutilsError
 
+        note(f"compiling {ext.name}")
         try:
             super().build_extension(ext)
         except (CCompilerError, DistutilsError, OSError) as error:

@@ -144,6 +144,7 @@ def test_errors(connection: Any) -> None:
         kombu.Queue("many", max_length=-1)(connection.channel()).declare()
 
 
+@pytest.mark.slow
 def test_heartbeats_are_checked(server: Server) -> None:
     url = f"amqp://guest:guest@{server.host}:{server.amqp_port}//"
     with kombu.Connection(url, heartbeat=2) as connection:

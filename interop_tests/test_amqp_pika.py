@@ -375,6 +375,7 @@ def test_flow_and_many_channels(connect: Callable[..., Blocking]) -> None:
         connection.channel().close()
 
 
+@pytest.mark.slow
 def test_heartbeats_keep_an_idle_connection(connect: Callable[..., Blocking]) -> None:
     """Three intervals without a word of ours: both sides beat, and nobody gives up."""
     connection = connect(heartbeat=1)

@@ -176,6 +176,7 @@ def test_a_frame_that_announces_gigabytes_is_refused_at_once(wire: Callable[[], 
     assert other.expect_close() == 501
 
 
+@pytest.mark.slow
 def test_a_login_with_an_unknown_mechanism_costs_time(wire: Callable[[], Wire]) -> None:
     """A client without the capability is told nothing; the socket closes after the penalty."""
     one = wire()
@@ -213,6 +214,7 @@ def test_contents_of_two_channels_interleave(wire: Callable[[], Wire]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_method_within_a_content_closes_the_connection(wire: Callable[[], Wire]) -> None:
     one = wire()
     one.log_in()

@@ -224,6 +224,7 @@ def test_a_flood_of_silent_connections_keeps_nobody_out(start_server: StartServe
 
 
 @pytest.mark.parametrize("with_user", [False, True])
+@pytest.mark.slow
 def test_who_only_asks_without_a_login_gives_way(
     start_server: StartServer, *, with_user: bool
 ) -> None:

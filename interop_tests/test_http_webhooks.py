@@ -148,6 +148,7 @@ def test_any_subject_reaches_an_sdk_unchanged(broker: Server, receiver: Receiver
     assert [receiver.next_event().get_subject() for _ in subjects] == subjects
 
 
+@pytest.mark.slow
 def test_hundreds_of_hung_sinks_delay_no_other_webhook(
     start_server: StartServer, receiver: Receiver
 ) -> None:

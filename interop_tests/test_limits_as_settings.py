@@ -47,6 +47,7 @@ def test_subscriptions_have_limits_that_are_settings(start_server: StartServer) 
 
 
 @pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.slow
 def test_one_packet_may_have_all_filters_of_a_session(
     start_server: StartServer, clean: bool
 ) -> None:

@@ -24,6 +24,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("listener", NONSENSE)
+@pytest.mark.slow
 def test_strangers_do_not_fill_the_log(start_server: StartServer, listener: str) -> None:
     server = start_server(**{"names.enabled": True})
     ports = json.loads((server.data_directory / "server.json").read_text())

@@ -61,6 +61,7 @@ def http_status(server: Server, user: str) -> int:
     return status
 
 
+@pytest.mark.slow
 def test_a_flood_of_wrong_logins_keeps_no_other_address_out(peopled: Server) -> None:
     """Right logins from another address are let in while hundreds wait, over MQTT and HTTP. What
     does not fit is refused at once, in the protocol's way."""

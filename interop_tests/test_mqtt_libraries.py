@@ -213,6 +213,7 @@ def test_paho_gets_all_retained_messages_though_the_server_crashes(
     client.stop()
 
 
+@pytest.mark.slow
 def test_paho_keeps_its_connection_alive(server: Server) -> None:
     """Pings every second hold a connection that says nothing else for several keep-alives."""
     quiet = PahoClient("quiet")

@@ -91,6 +91,7 @@ def test_a_full_session_keeps_what_its_policy_says(
 
 
 @pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
+@pytest.mark.slow
 def test_qos_0_takes_no_room_in_a_full_session(start_server: StartServer, overflow: str) -> None:
     """Messages that an absent device never gets push out none that were acknowledged, and keep
     none away; also over a kill of the server between them."""

@@ -167,6 +167,7 @@ def test_what_was_acknowledged_survives_the_server(server: Server, crash: bool) 
         assert (message.body, message.retain) == (b"retained", True)
 
 
+@pytest.mark.slow
 def test_a_crash_between_publish_and_release_does_not_double_a_message(server: Server) -> None:
     """The packet id of a QoS 2 message is stored in the message's own record."""
     watcher = RawClient.connected(server.mqtt_port, "watcher", clean=False)
@@ -234,12 +235,13 @@ def come_back(server: Server, client: RawClient, way: str) -> RawClient:
     return RawClient.connected(server.mqtt_port, "c", clean=False, present=True)
 
 
-WAYS = ["reconnect", "kill", pytest.param("SIGTERM", marks=pytest.mark.slow)]
+WAYS = ["reconnect", "kill", "SIGTERM"]
 """How a connection ends."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.slow
 def test_a_retained_message_in_flight_comes_again(server: Server, way: str, qos: int) -> None:
     """With its packet id and its QoS, which no new message gets meanwhile."""
     port = server.mqtt_port
@@ -290,6 +292,7 @@ def test_a_retained_message_beside_a_subscribe_comes_once(server: Server, clean:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.slow
 def test_unsubscribing_does_not_end_a_delivery(server: Server, way: str, qos: int) -> None:
     """[MQTT-3.10.4-3]: what has begun is done to its end; nothing new begins."""
     port = server.mqtt_port
@@ -323,6 +326,7 @@ def test_unsubscribing_does_not_end_a_delivery(server: Server, way: str, qos: in
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("granted", [0, 1])
+@pytest.mark.slow
 def test_subscribing_again_changes_nothing_that_was_sent(
     server: Server, way: str, granted: int
 ) -> None:
@@ -344,7 +348,8 @@ def test_subscribing_again_changes_nothing_that_was_sent(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("interruptions", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("interruptions", [1, 4])
+@pytest.mark.slow
 def test_retained_messages_that_a_connection_did_not_get_come_to_the_next(
     server: Server, way: str, interruptions: int
 ) -> None:
@@ -380,6 +385,7 @@ def test_retained_messages_that_a_connection_did_not_get_come_to_the_next(
 
 @pytest.mark.parametrize("way", ["none", "reconnect", "kill"])
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.slow
 def test_subscribing_with_qos_0_keeps_what_waits(server: Server, way: str, qos: int) -> None:
     """[MQTT-3.8.4-3]: also what is beyond the window, and with the QoS it was queued under."""
     client = RawClient.connected(server.mqtt_port, "c", clean=False)

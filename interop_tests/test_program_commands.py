@@ -90,6 +90,7 @@ def test_names_with_awkward_characters(server: Server) -> None:
     assert (message["topic"], message["tag"]) == (name, "tag")
 
 
+@pytest.mark.slow
 def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(server: Server) -> None:
     """`||` everywhere; a topic of that very name has one bar more."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2)
@@ -115,6 +116,7 @@ def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(serve
     client.loop_stop()
 
 
+@pytest.mark.slow
 def test_a_topic_with_a_long_name_is_read(server: Server) -> None:
     """The log has a hash of its name; what is shown is the log's name then."""
     name = "n" * 300

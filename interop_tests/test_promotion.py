@@ -195,6 +195,7 @@ def test_a_promotion_says_what_would_be_lost(tmp_path: Path) -> None:
         assert status(slave)["epoch"] == answer["epoch"]
 
 
+@pytest.mark.slow
 def test_a_slave_binds_its_port_at_its_start(tmp_path: Path) -> None:
     """A port that is taken ends the start, not the broker that is promoted; and nobody can take it
     between the roles."""

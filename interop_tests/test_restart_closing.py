@@ -208,6 +208,7 @@ def test_stops_do_not_count_as_deliveries(server: Server) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_nobody_holds_up_the_end(start_server: StartServer, number: signal.Signals) -> None:
     """Clients that never say goodbye, in any protocol: the server ends when their time is over."""
     server = start_server(**{"server.drain_seconds": 0.5})

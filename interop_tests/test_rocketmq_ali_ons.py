@@ -122,6 +122,7 @@ def test_messages_are_sent_and_consumed_with_tag_keys_and_properties(
 
 
 @pytest.mark.parametrize("end", [Server.restart, kill_and_start])
+@pytest.mark.slow
 def test_a_group_goes_on_where_it_was(
     server: Server, drive: Callable[[Server], NodeDriver], end: Callable[[Server], None]
 ) -> None:

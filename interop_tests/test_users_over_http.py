@@ -39,6 +39,7 @@ def put(server: Server, user: str, name: str, **members: Any) -> int:
 @pytest.mark.parametrize(
     ("how", "status"), [("deny", 403), ("disable", 401), ("password", 401), ("another", 401)]
 )
+@pytest.mark.slow
 def test_an_answer_that_waited_is_for_who_may_have_it_then(
     server: Server, how: str, status: int
 ) -> None:

@@ -398,8 +398,8 @@ def check_targets(records: Memory, number: int, offset: int) -> int:
         digits = _targets(records, at, size)
         wanted = b"%08x%012x" % (number, offset + index)
         if len(digits) < DISPATCH_TARGET_SIZE * DISPATCH_TARGETS_MAX and not any(
-            digits.startswith(wanted, offset)
-            for offset in range(0, len(digits), DISPATCH_TARGET_SIZE)
+            digits.startswith(wanted, target)
+            for target in range(0, len(digits), DISPATCH_TARGET_SIZE)
         ):
             return index
         at += size

@@ -339,6 +339,7 @@ def test_full_sessions_are_seen_to_in_slices(
     broker.stop()
 
 
+@pytest.mark.slow
 def test_an_ended_session_that_was_full_leaves_nothing(tmp_path: Path) -> None:
     """No cycle: the garbage collector looks only at what is new (see `polymq/pauses.py`)."""
     broker = bounded(tmp_path)

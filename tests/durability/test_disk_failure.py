@@ -140,6 +140,7 @@ def test_mqtt_gets_no_connack_for_a_session_that_could_not_be_stored(
         ),
     ],
 )
+@pytest.mark.slow
 def test_amqp_gets_no_confirm_ever(
     server: Running, call: str, ask: Callable[[AmqpWire], None]
 ) -> None:

@@ -132,6 +132,7 @@ def test_garbage_in_cycles_is_freed_before_it_is_set_aside(bench: Bench) -> None
     assert bench.pauses.full_count == 0
 
 
+@pytest.mark.slow
 def test_cycles_that_were_set_aside_have_a_limit(bench: Bench) -> None:
     """Some may stay; too many are worth a full collection."""
     things = [Thing() for _ in range(DEPARTED_MAX + 1)]

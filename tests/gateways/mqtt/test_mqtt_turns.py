@@ -135,6 +135,7 @@ def test_a_packet_with_many_filters_is_handled_in_turns() -> None:
 
 
 @pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])
+@pytest.mark.slow
 def test_a_packet_of_very_many_filters_is_decoded_one_at_a_time(
     kind: type[Subscribe] | type[Unsubscribe],
 ) -> None:
