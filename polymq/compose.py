@@ -47,7 +47,7 @@ from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger, suppressed_lines
-from polymq.metrics import Probe, make_registry
+from polymq.metrics import Probe, counter, gauge, make_registry
 from polymq.mqtt_metrics import mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
@@ -511,85 +511,68 @@ class Node:
             *mqtt_probes(lambda: (self._servers.get("mqtt"), self._servers.get("mqtts"))),
             *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
             *self.pauses.probes(),
-            Probe(
-                name="polymq_log_appended_bytes",
-                kind="counter",
-                text="End position of the commit log in memory.",
-                read=lambda: log.appended,
+            counter(
+                "polymq_log_appended_bytes",
+                "End position of the commit log in memory.",
+                lambda: log.appended,
             ),
-            Probe(
-                name="polymq_log_flushed_bytes",
-                kind="counter",
-                text="End position of what is on the disk. Acknowledgements wait for it.",
-                read=lambda: log.flushed,
+            counter(
+                "polymq_log_flushed_bytes",
+                "End position of what is on the disk. Acknowledgements wait for it.",
+                lambda: log.flushed,
             ),
-            Probe(
-                name="polymq_messages_stored",
-                kind="counter",
-                text="Messages stored in all topics since the topics were created.",
-                read=lambda: self._engine.topics.stored_count,
+            counter(
+                "polymq_messages_stored",
+                "Messages stored in all topics since the topics were created.",
+                lambda: self._engine.topics.stored_count,
             ),
-            Probe(
-                name="polymq_topics",
-                kind="gauge",
-                text="Topics.",
-                read=lambda: self._engine.topics.shown_count,
+            gauge("polymq_topics", "Topics.", lambda: self._engine.topics.shown_count),
+            gauge(
+                "polymq_users",
+                "Users. With 0, clients need not log in.",
+                lambda: len(self._engine.users.users),
             ),
-            Probe(
-                name="polymq_users",
-                kind="gauge",
-                text="Users. With 0, clients need not log in.",
-                read=lambda: len(self._engine.users.users),
+            counter(
+                "polymq_login_failures",
+                "Logins with a wrong user or password, and requests with a wrong signature.",
+                lambda: self._engine.logins.failed_count,
             ),
-            Probe(
-                name="polymq_login_failures",
-                kind="counter",
-                text="Logins with a wrong user or password, and requests with a wrong signature.",
-                read=lambda: self._engine.logins.failed_count,
+            gauge(
+                "polymq_logins_waiting",
+                "Logins that wait for their password to be checked.",
+                lambda: self._engine.logins.waiting_count,
             ),
-            Probe(
-                name="polymq_logins_waiting",
-                kind="gauge",
-                text="Logins that wait for their password to be checked.",
-                read=lambda: self._engine.logins.waiting_count,
+            counter(
+                "polymq_logins_refused",
+                "Logins that were refused without a check: too many waited or had failed.",
+                lambda: self._engine.logins.refused_count,
             ),
-            Probe(
-                name="polymq_logins_refused",
-                kind="counter",
-                text="Logins that were refused without a check: too many waited or had failed.",
-                read=lambda: self._engine.logins.refused_count,
+            gauge(
+                "polymq_page_cache_topics",
+                "Topics whose acknowledgements do not wait for the disk.",
+                lambda: self._engine.topics.page_cache_count,
             ),
-            Probe(
-                name="polymq_page_cache_topics",
-                kind="gauge",
-                text="Topics whose acknowledgements do not wait for the disk.",
-                read=lambda: self._engine.topics.page_cache_count,
-            ),
-            Probe(
-                name="polymq_connections",
-                kind="gauge",
-                text="Connected clients.",
+            gauge(
+                "polymq_connections",
+                "Connected clients.",
+                lambda: {name: it.connection_count for name, it in self._servers.items()},
                 label="protocol",
-                read=lambda: {name: it.connection_count for name, it in self._servers.items()},
             ),
             names_probe(lambda: self._registration),
-            Probe(
-                name="polymq_read_only",
-                kind="gauge",
-                text="1 after the disk has failed: nothing can be published until a restart.",
-                read=lambda: float(self.failure is not None),
+            gauge(
+                "polymq_read_only",
+                "1 after the disk has failed: nothing can be published until a restart.",
+                lambda: float(self.failure is not None),
             ),
-            Probe(
-                name="polymq_bugs",
-                kind="counter",
-                text="Unexpected errors. Please report the log lines about them.",
-                read=lambda: self._bugs_count,
+            counter(
+                "polymq_bugs",
+                "Unexpected errors. Please report the log lines about them.",
+                lambda: self._bugs_count,
             ),
-            Probe(
-                name="polymq_read_errors",
-                kind="counter",
-                text="Records that could not be read from the disk.",
-                read=lambda: core.read_errors_count,
+            counter(
+                "polymq_read_errors",
+                "Records that could not be read from the disk.",
+                lambda: core.read_errors_count,
             ),
         ]
 
@@ -608,35 +591,30 @@ class Node:
     def _shortage_probes(self) -> list[Probe]:
         return [
             *roster_probes(self._rosters),
-            Probe(
-                name="polymq_shortages",
-                kind="counter",
-                text="Calls of the file system that failed because the process had no file "
+            counter(
+                "polymq_shortages",
+                "Calls of the file system that failed because the process had no file "
                 "descriptor or memory left. They are repeated until they succeed.",
-                read=lambda: self._upkeep.short_count,
+                lambda: self._upkeep.short_count,
             ),
-            Probe(
-                name="polymq_saves",
-                kind="counter",
-                text="How many times state, indexes and keys were saved.",
-                read=lambda: self._upkeep.saved_count,
+            counter(
+                "polymq_saves",
+                "How many times state, indexes and keys were saved.",
+                lambda: self._upkeep.saved_count,
             ),
-            Probe(
-                name="polymq_save_failures",
-                kind="counter",
-                text="Failed attempts to save state, indexes or keys. They are repeated.",
-                read=lambda: self._upkeep.failures_count,
+            counter(
+                "polymq_save_failures",
+                "Failed attempts to save state, indexes or keys. They are repeated.",
+                lambda: self._upkeep.failures_count,
             ),
-            Probe(
-                name="polymq_connections_max",
-                kind="gauge",
-                text="Connections that all listeners together accept, as limited by open files.",
-                read=lambda: self._budget.total,
+            gauge(
+                "polymq_connections_max",
+                "Connections that all listeners together accept, as limited by open files.",
+                lambda: self._budget.total,
             ),
-            Probe(
-                name="polymq_logging_suppressed_lines",
-                kind="counter",
-                text="Lines that were not logged, because there were too many of the same kind.",
-                read=suppressed_lines,
+            counter(
+                "polymq_logging_suppressed_lines",
+                "Lines that were not logged, because there were too many of the same kind.",
+                suppressed_lines,
             ),
         ]

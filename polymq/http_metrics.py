@@ -37,7 +37,7 @@ def http_probes(server: Callable[[], object]) -> list[Probe]:
                 return {} if label else 0.0
             return read(found.statistics())
 
-        return Probe(name=name, kind=kind, text=text, read=value, label=label)
+        return Probe(kind, name, text, value, label=label)
 
     return [
         probe(

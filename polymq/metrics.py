@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from typing import Literal
+from typing import Final, Literal
 
 import prometheus_client
 from aiohttp import web
@@ -57,7 +58,7 @@ class Histogram:
         return Distribution(counts=counts, total=self._total)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Probe:
     """One metric and how to read it.
 
@@ -65,11 +66,15 @@ class Probe:
         read: the value, or one per value of `label`.
     """
 
-    name: str
     kind: Literal["gauge", "counter", "histogram"]
+    name: str
     text: str
     read: Callable[[], Value]
-    label: str = field(default="")
+    label: str = ""
+
+
+gauge: Final = partial(Probe, "gauge")
+counter: Final = partial(Probe, "counter")
 
 
 class ProbeCollector:

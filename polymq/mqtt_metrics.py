@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
-from polymq.metrics import Probe, Value
+from polymq.metrics import Probe, Value, counter, gauge
 
 
 @runtime_checkable
@@ -33,21 +33,15 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
         servers: those of the plain port and of the one with TLS, as soon as they are made.
     """
 
-    def total(counter: str) -> int:
+    def total(name: str) -> int:
         found = [server for server in servers() if isinstance(server, HasCounters)]
-        return sum(server.statistics()[counter] for server in found)
-
-    def one(name: str, text: str, counter: str) -> Probe:
-        return Probe(name=name, kind="counter", text=text, read=lambda: total(counter))
-
-    def gauge(name: str, text: str, counter: str) -> Probe:
-        return Probe(name=name, kind="gauge", text=text, read=lambda: total(counter))
+        return sum(server.statistics()[name] for server in found)
 
     def several(name: str, text: str, label: str, counters: Mapping[str, str]) -> Probe:
         def read() -> Value:
-            return {value: total(counter) for value, counter in counters.items()}
+            return {value: total(counted) for value, counted in counters.items()}
 
-        return Probe(name=name, kind="counter", text=text, label=label, read=read)
+        return counter(name, text, read, label=label)
 
     return [
         several("polymq_mqtt_connects", "CONNECT packets that were answered.", "result", CONNECTS),
@@ -57,16 +51,16 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
             "direction",
             PUBLISHES,
         ),
-        one(
+        counter(
             "polymq_mqtt_publishes_refused",
             "PUBLISH packets and wills that were not stored. With QoS 0 they are dropped; "
             "otherwise the connection is closed.",
-            "publishes_refused",
+            lambda: total("publishes_refused"),
         ),
-        one(
+        counter(
             "polymq_mqtt_publishes_ignored",
             "PUBLISH packets and wills to topics below $SYS, which are acknowledged and dropped.",
-            "publishes_ignored",
+            lambda: total("publishes_ignored"),
         ),
         several(
             "polymq_mqtt_connections_ended",
@@ -74,19 +68,19 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
             "reason",
             ENDINGS,
         ),
-        one(
+        counter(
             "polymq_mqtt_wills_published",
             "Wills that were published.",
-            "wills_published",
+            lambda: total("wills_published"),
         ),
         gauge(
             "polymq_mqtt_uploads_bytes",
             "Bytes received of incomplete packets, of those larger than 4 KiB.",
-            "uploads_bytes",
+            lambda: total("uploads_bytes"),
         ),
         gauge(
             "polymq_mqtt_uploads_waiting",
             "Connections that are not read, because these bytes have reached their limit.",
-            "uploads_waiting",
+            lambda: total("uploads_waiting"),
         ),
     ]

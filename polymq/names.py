@@ -20,7 +20,7 @@ from typing import Final
 from polymq.broker.engine import Engine
 from polymq.gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
 from polymq.logs import logger
-from polymq.metrics import Probe
+from polymq.metrics import Probe, gauge
 from polymq.name_server import names_credentials
 from polymq.remoting.codes import MASTER_ID
 from polymq.remoting.driver_asyncio import AsyncioDriver
@@ -152,11 +152,8 @@ def names_probe(registration: Callable[[], Registration | None]) -> Probe:
         now = registration()
         return 0 if now is None else now.registered_count
 
-    return Probe(
-        name="polymq_name_servers_registered",
-        kind="gauge",
-        text="Name servers that this broker is registered with.",
-        read=count,
+    return gauge(
+        "polymq_name_servers_registered", "Name servers that this broker is registered with.", count
     )
 
 

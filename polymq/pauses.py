@@ -33,7 +33,7 @@ from typing import Final
 from weakref import WeakSet
 
 from polymq.logs import logger
-from polymq.metrics import Histogram, Probe
+from polymq.metrics import Histogram, Probe, counter, gauge
 
 YOUNG_OBJECTS: Final = 1_000
 """New objects, less those that were freed, before a young collection: 0.1 ms."""
@@ -176,27 +176,25 @@ class Pauses:
         """For `/metrics`."""
         return [
             Probe(
-                name="polymq_gc_pause_seconds",
-                kind="histogram",
-                text="Pauses of Python's garbage collector.",
-                read=self.collections.value,
+                "histogram",
+                "polymq_gc_pause_seconds",
+                "Pauses of Python's garbage collector.",
+                self.collections.value,
             ),
             Probe(
-                name="polymq_loop_gap_seconds",
-                kind="histogram",
-                text="Delay of a timer that the server runs fifty times a second.",
-                read=self.gaps.value,
+                "histogram",
+                "polymq_loop_gap_seconds",
+                "Delay of a timer that the server runs fifty times a second.",
+                self.gaps.value,
             ),
-            Probe(
-                name="polymq_gc_full_collections",
-                kind="counter",
-                text="Full garbage collections, which examine every object of the process.",
-                read=lambda: self.full_count,
+            counter(
+                "polymq_gc_full_collections",
+                "Full garbage collections, which examine every object of the process.",
+                lambda: self.full_count,
             ),
-            Probe(
-                name="polymq_ended_in_memory",
-                kind="gauge",
-                text="Connections that have ended and are still in memory.",
-                read=lambda: len(self._departed),
+            gauge(
+                "polymq_ended_in_memory",
+                "Connections that have ended and are still in memory.",
+                lambda: len(self._departed),
             ),
         ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from polymq.broker.engine import Engine
 from polymq.broker.messages.dead_letter_history import Cause
-from polymq.metrics import Probe, Value
+from polymq.metrics import Probe, Value, counter, gauge
 
 
 def queue_probes(engine: Engine) -> list[Probe]:
@@ -22,7 +22,7 @@ def queue_probes(engine: Engine) -> list[Probe]:
         return 0 if expiry is None else expiry.expired_count
 
     def by_reason(name: str, text: str, read: Callable[[], Value]) -> Probe:
-        return Probe(name=name, kind="counter", text=text, label="reason", read=read)
+        return counter(name, text, read, label="reason")
 
     return [
         by_reason(
@@ -45,59 +45,50 @@ def queue_probes(engine: Engine) -> list[Probe]:
             "Of those, messages that the owner of their queue has no permission to publish there.",
             lambda: {str(cause): count for cause, count in counts.forbidden.items()},
         ),
-        Probe(
-            name="polymq_exchange_links_stopped",
-            kind="gauge",
-            text="Exchange bindings and alternate exchanges that are stopped because their owner "
+        gauge(
+            "polymq_exchange_links_stopped",
+            "Exchange bindings and alternate exchanges that are stopped because their owner "
             "lost a permission.",
-            read=engine.exchanges.graph.stopped_count,
+            engine.exchanges.graph.stopped_count,
         ),
-        Probe(
-            name="polymq_messages_refused_by_full_queues",
-            kind="counter",
-            text="Messages that were refused by a full queue with x-overflow = reject-publish.",
-            read=lambda: counts.refused,
+        counter(
+            "polymq_messages_refused_by_full_queues",
+            "Messages that were refused by a full queue with x-overflow = reject-publish.",
+            lambda: counts.refused,
         ),
-        Probe(
-            name="polymq_sessions_expired",
-            kind="counter",
-            text="Persistent MQTT sessions that ended because their clients stayed away.",
-            read=expired,
+        counter(
+            "polymq_sessions_expired",
+            "Persistent MQTT sessions that ended because their clients stayed away.",
+            expired,
         ),
-        Probe(
-            name="polymq_session_messages_dropped",
-            kind="counter",
-            text="Messages that full MQTT sessions lost (mqtt.session_queue_max).",
-            read=lambda: engine.sessions.backlogs.dropped_count,
+        counter(
+            "polymq_session_messages_dropped",
+            "Messages that full MQTT sessions lost (mqtt.session_queue_max).",
+            lambda: engine.sessions.backlogs.dropped_count,
         ),
-        Probe(
-            name="polymq_messages_redelivered",
-            kind="counter",
-            text="Deliveries of messages that had already been delivered.",
-            read=lambda: engine.core.reading.redelivered_count,
+        counter(
+            "polymq_messages_redelivered",
+            "Deliveries of messages that had already been delivered.",
+            lambda: engine.core.reading.redelivered_count,
         ),
-        Probe(
-            name="polymq_delayed_messages",
-            kind="gauge",
-            text="Delayed messages that are not due yet.",
-            read=lambda: engine.delays.waiting_count,
+        gauge(
+            "polymq_delayed_messages",
+            "Delayed messages that are not due yet.",
+            lambda: engine.delays.waiting_count,
         ),
-        Probe(
-            name="polymq_delayed_messages_dropped",
-            kind="counter",
-            text="Delayed messages whose topic or exchange no longer existed when they were due.",
-            read=lambda: engine.delays.dropped_count,
+        counter(
+            "polymq_delayed_messages_dropped",
+            "Delayed messages whose topic or exchange no longer existed when they were due.",
+            lambda: engine.delays.dropped_count,
         ),
-        Probe(
-            name="polymq_delayed_messages_held",
-            kind="gauge",
-            text="Delayed messages that are due, and whose topic waits for its replicas.",
-            read=lambda: engine.delays.held_count,
+        gauge(
+            "polymq_delayed_messages_held",
+            "Delayed messages that are due, and whose topic waits for its replicas.",
+            lambda: engine.delays.held_count,
         ),
-        Probe(
-            name="polymq_messages_set_aside",
-            kind="counter",
-            text="Messages that had to be moved and were set aside, because they fit nowhere.",
-            read=lambda: engine.set_aside.count,
+        counter(
+            "polymq_messages_set_aside",
+            "Messages that had to be moved and were set aside, because they fit nowhere.",
+            lambda: engine.set_aside.count,
         ),
     ]

@@ -25,7 +25,7 @@ from polymq.core_log.store import Store
 from polymq.diverging import Diverging
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
-from polymq.metrics import Probe
+from polymq.metrics import Probe, gauge
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen, reserve
 from polymq.net.roster import Roster
@@ -549,52 +549,43 @@ class Replication:
             return self._link  # made after the metrics are
 
         return [
-            Probe(
-                name="polymq_replica_lag_bytes",
-                kind="gauge",
-                text="Bytes of the log that each connected slave does not have on its disk yet.",
+            gauge(
+                "polymq_replica_lag_bytes",
+                "Bytes of the log that each connected slave does not have on its disk yet.",
+                lambda: {} if self._server is None else self._server.lags(),
                 label="slave",
-                read=lambda: {} if self._server is None else self._server.lags(),
             ),
-            Probe(
-                name="polymq_replica_lag_seconds",
-                kind="gauge",
-                text="Time since each connected slave last had the whole log on its disk. 0: it "
+            gauge(
+                "polymq_replica_lag_seconds",
+                "Time since each connected slave last had the whole log on its disk. 0: it "
                 "has it now.",
+                lambda: {} if self._server is None else self._server.lag_seconds(),
                 label="slave",
-                read=lambda: {} if self._server is None else self._server.lag_seconds(),
             ),
-            Probe(
-                name="polymq_replication_fenced",
-                kind="gauge",
-                text="1 on a master that was replaced: it accepts nothing.",
-                read=lambda: float(bool(self._fenced)),
+            gauge(
+                "polymq_replication_fenced",
+                "1 on a master that was replaced: it accepts nothing.",
+                lambda: float(bool(self._fenced)),
             ),
-            Probe(
-                name="polymq_replication_following",
-                kind="gauge",
-                text="1 on a slave while its master sends to it.",
-                read=lambda: float((found := link()) is not None and found.following),
+            gauge(
+                "polymq_replication_following",
+                "1 on a slave while its master sends to it.",
+                lambda: float((found := link()) is not None and found.following),
             ),
-            Probe(
-                name="polymq_replication_lag_bytes",
-                kind="gauge",
-                text="On a slave: bytes of its master's log that are not on its own disk yet.",
-                read=lambda: 0.0 if (found := link()) is None else float(found.lag_bytes),
+            gauge(
+                "polymq_replication_lag_bytes",
+                "On a slave: bytes of its master's log that are not on its own disk yet.",
+                lambda: 0.0 if (found := link()) is None else float(found.lag_bytes),
             ),
-            Probe(
-                name="polymq_replication_lag_seconds",
-                kind="gauge",
-                text="On a slave: time since its disk last had the whole log of its master. 0: it "
+            gauge(
+                "polymq_replication_lag_seconds",
+                "On a slave: time since its disk last had the whole log of its master. 0: it "
                 "has it now.",
-                read=lambda: 0.0 if (found := link()) is None else found.lag_seconds,
+                lambda: 0.0 if (found := link()) is None else found.lag_seconds,
             ),
-            Probe(
-                name="polymq_replication_silence_seconds",
-                kind="gauge",
-                text="On a slave: time since it last heard from its master. A second is usual.",
-                read=lambda: (
-                    0.0 if (found := link()) is None else self._context.now() - found.heard
-                ),
+            gauge(
+                "polymq_replication_silence_seconds",
+                "On a slave: time since it last heard from its master. A second is usual.",
+                lambda: 0.0 if (found := link()) is None else self._context.now() - found.heard,
             ),
         ]

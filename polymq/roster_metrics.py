@@ -24,7 +24,7 @@ def roster_probes(rosters: Callable[[], Rosters]) -> list[Probe]:
         def value() -> Value:
             return {label: sum(map(read, found)) for label, found in rosters().items()}
 
-        return Probe(name=name, kind=kind, text=text, label="protocol", read=value)
+        return Probe(kind, name, text, value, label="protocol")
 
     return [
         probe(

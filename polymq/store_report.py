@@ -11,7 +11,7 @@ from polymq.broker.retention.retention import Holder
 from polymq.core_log.cut_file import list_cuts
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
-from polymq.metrics import Probe
+from polymq.metrics import Probe, counter, gauge
 
 
 def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, Any]:
@@ -163,23 +163,13 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
             lambda: retention.dropped_count,
         ),
     }
-    probes = [
-        Probe(name=name, kind="gauge", text=text, read=read)
-        for name, (text, read) in gauges.items()
-    ]
-    probes += [
-        Probe(name=name, kind="counter", text=text, read=read)
-        for name, (text, read) in counters.items()
-    ]
+    probes = [gauge(name, text, read) for name, (text, read) in gauges.items()]
+    probes += [counter(name, text, read) for name, (text, read) in counters.items()]
     probes.append(
-        Probe(
-            name="polymq_log_held_position",
-            kind="gauge",
-            text="The oldest position that is still needed, by kind of holder, as of the last "
-            "check.",
-            read=lambda: (
-                {} if (holder := retention.holder) is None else {holder.kind: holder.position}
-            ),
+        gauge(
+            "polymq_log_held_position",
+            "The oldest position that is still needed, by kind of holder, as of the last check.",
+            lambda: {} if (holder := retention.holder) is None else {holder.kind: holder.position},
             label="kind",
         )
     )

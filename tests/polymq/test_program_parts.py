@@ -15,7 +15,7 @@ import pytest
 
 from polymq.admin_client import StoredMessage
 from polymq.logs import configure_logs, logger
-from polymq.metrics import Probe, make_registry
+from polymq.metrics import counter, gauge, make_registry
 from polymq.ports import FILE_NAME, Ports, find_ports, write_ports
 from polymq.settings import LogSettings, Settings, load_settings
 from polymq.workers import Workers
@@ -54,11 +54,9 @@ def test_metrics_are_read_at_the_scrape_and_only_from_our_registry() -> None:
     value = 1.0
     registry = make_registry(
         [
-            Probe(name="polymq_a", kind="gauge", text="A.", read=lambda: value),
-            Probe(name="polymq_b", kind="counter", text="B.", read=lambda: 7),
-            Probe(
-                name="polymq_c", kind="gauge", text="C.", label="protocol", read=lambda: {"mqtt": 2}
-            ),
+            gauge("polymq_a", "A.", lambda: value),
+            counter("polymq_b", "B.", lambda: 7),
+            gauge("polymq_c", "C.", lambda: {"mqtt": 2}, label="protocol"),
         ]
     )
     assert registry.get_sample_value("polymq_a") == 1
