@@ -7,12 +7,8 @@ tested against: same functions, same results and same errors for every input.
 `parse` takes only what is entirely in order. Whatever is odd (another method, content in several
 frames, a wrong byte) stops it at the start of that frame, and the connection core looks at it.
 
-Theory. Python needs five microseconds for a publish that it takes apart field by field. But what a
-publisher sends is alike: the method frame is the same from message to message, mostly the header
-frame too, and in bulk the bodies have one size. So the frames of the last publish are kept, and
-what begins with the same bytes was looked at before. Publishes of one size that differ in their
-bodies only are a stretch (`_following_publishes`), and so are acks that count up; a tenth of a
-microsecond each.
+A publisher mostly sends the same method and header frame from message to message. So the frames of
+the last publish are remembered, and what begins with the same bytes is not taken apart again.
 """
 
 from __future__ import annotations
@@ -57,9 +53,8 @@ _METHOD: Final = struct.Struct(">BHIHH")
 _HEADER: Final = struct.Struct(">BHIHHQ")
 """A frame's head, class, weight and body size."""
 _FRAME_OVERHEAD: Final = 8
-_SETTLEMENT: Final = ">11sQ2s"
-"""The frame of an ack, nack or reject, which all have one size: up to the tag, tag, the rest."""
-_SETTLEMENT_SIZE: Final = struct.calcsize(_SETTLEMENT)
+_SETTLEMENT_SIZE: Final = 21
+"""Of the frame of an ack, nack or reject."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -140,7 +135,7 @@ def _walk(
                 break
             if method_id != 40:
                 at, settlement_count, stop = _take_settlements(
-                    source, at, end, settlements, settlement_count, count
+                    source, at, settlements, settlement_count, count
                 )
                 if stop >= 0:
                     break
@@ -185,19 +180,17 @@ def _walk(
                 run_count += 1
                 last_flags = flags
                 last_address = address
-        extra = header_at + _HEADER.size
-        row = (address_at, address_size, body, body_size, extra, header_end - extra, count, flags)
-        values += row
+        values += (
+            address_at,
+            address_size,
+            body,
+            body_size,
+            header_at + _HEADER.size,
+            header_end - header_at - _HEADER.size,
+            count,
+            flags,
+        )
         count += 1
-        size = next_at - at
-        room = min((end - next_at) // size, capacity - count)
-        if room > 0:
-            fixed = body - at if body else size
-            more = _following_publishes(source, at, size, fixed, room)
-            if more:
-                values += _rows_like(row, size, more)
-                count += more
-                next_at += size * more
         at = next_at
     return at, stop, run_count, settlement_count
 
@@ -256,49 +249,13 @@ def _check_body(
     return -1 if _FRAME.unpack_from(buffer, at) == (3, channel, body_size) else FRAME
 
 
-def _following_publishes(
-    buffer: bytes | bytearray, at: int, size: int, fixed: int, count_max: int
-) -> int:
-    """How many publishes behind the one at `at` have its size and its first `fixed` bytes: all
-    frames up to the body, or everything. `count_max` of that size are there."""
-    first = at + size
-    head = buffer[at : at + fixed]
-    if not buffer.startswith(head, first):
-        return 0
-    form = f"{fixed}s{size - fixed - 1}xc" if fixed < size else f"{fixed}s"
-    wanted = (bytes(head), b"\xce") if fixed < size else (bytes(head),)
-    count = 0
-    with memoryview(buffer) as view, view[first : first + size * count_max] as window:
-        for publish in struct.iter_unpack(form, window):
-            if publish != wanted:
-                break
-            count += 1
-    return count
-
-
-def _rows_like(row: tuple[int, ...], size: int, count: int) -> list[int]:
-    """Rows of `count` publishes of `size` bytes each that follow the publish of `row`."""
-    address, address_size, body, body_size, extra, extra_size, number, flags = row
-    rows = [0] * (COLUMNS * count)
-    rows[0::COLUMNS] = range(address + size, address + size * (count + 1), size)
-    rows[1::COLUMNS] = [address_size] * count
-    if body:
-        rows[2::COLUMNS] = range(body + size, body + size * (count + 1), size)
-    rows[3::COLUMNS] = [body_size] * count
-    rows[4::COLUMNS] = range(extra + size, extra + size * (count + 1), size)
-    rows[5::COLUMNS] = [extra_size] * count
-    rows[6::COLUMNS] = range(number + 1, number + 1 + count)
-    rows[7::COLUMNS] = [flags] * count
-    return rows
-
-
 # --- settlements ------------------------------------------------------------------------------
 
 
 def _take_settlements(
-    source: bytes | bytearray, at: int, end: int, settlements: array[int], count: int, rows: int
+    source: bytes | bytearray, at: int, settlements: array[int], count: int, rows: int
 ) -> tuple[int, int, int]:
-    """Note the ack, nack or reject whose frame stands, whole, at `at`, and those that continue it.
+    """Note the ack, nack or reject whose frame stands, whole, at `at`.
 
     Args:
         count: how many settlements there are so far.
@@ -322,9 +279,7 @@ def _take_settlements(
         settlement = array("q", (channel, tag, 1, bits, rows))
         settlements[last : last + SETTLEMENT_COLUMNS] = settlement
         count += 1
-    more = 0 if bits & MULTIPLE else _following_settlements(source, at, end, tag)
-    settlements[last + SETTLEMENT_COUNT] += more
-    return at + _SETTLEMENT_SIZE * (1 + more), count, -1
+    return at + _SETTLEMENT_SIZE, count, -1
 
 
 def _settlement_bits(buffer: Buffer, at: int, method_id: int, size: int) -> int:
@@ -349,20 +304,3 @@ def _extends(settlements: array[int], last: int, channel: int, tag: int, bits: i
         and settlements[last + SETTLEMENT_BITS] == bits
         and settlements[last + SETTLEMENT_FIRST] + settlements[last + SETTLEMENT_COUNT] == tag
     )
-
-
-def _following_settlements(buffer: bytes | bytearray, at: int, end: int, tag: int) -> int:
-    """How many frames follow the settlement at `at` that differ from it in their tags only, which
-    count up from `tag`."""
-    count_max = min((end - at) // _SETTLEMENT_SIZE - 1, TAG_MAX - tag)
-    first = at + _SETTLEMENT_SIZE
-    if count_max <= 0 or buffer[at : at + 11] != buffer[first : first + 11]:
-        return 0
-    head, _, tail = struct.unpack_from(_SETTLEMENT, buffer, at)
-    count = 0
-    with memoryview(buffer) as view, view[first : first + _SETTLEMENT_SIZE * count_max] as window:
-        for frame in struct.iter_unpack(_SETTLEMENT, window):
-            if frame != (head, tag + count + 1, tail):
-                break
-            count += 1
-    return count

@@ -3,13 +3,6 @@
 Rules: the same functions, results and errors as `frames.pyx`, for every input. No state. Every
 length from the network is checked against the bytes that are there before it is used.
 
-Theory. Python needs a microsecond for a packet that it takes apart byte by byte. But what comes in
-bulk is alike: packets of one size that differ in packet id and body only, acknowledgements with ids
-that count up, records of one size. Such a stretch is recognized column by column, each a slice with
-a stride, which is compared in C (`_alike`); then a packet costs a tenth. What is not alike is taken
-one by one. A stretch is looked for in windows that grow with what was found, so that no sequence of
-packets makes the search itself expensive.
-
 `parse` takes what MQTT sends in bulk (PUBLISH and the four acknowledgements) and leaves every
 other packet to the codec in `packets.py`. It checks what concerns frames; whether a topic is
 UTF-8 without wildcards is asked once per distinct topic, in `mapping.py`.
@@ -19,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
 from typing import Final
 
 from polymq.core_log.kernels.batch import COLUMNS, RECORD_BODY_AT, RECORD_BODY_SIZE_AT, Batch
@@ -53,17 +45,6 @@ Buffer = bytes | bytearray | memoryview
 _DUPLICATE: Final = 0x08
 _PUBREL_FLAGS: Final = 0x02
 _ACK_BYTES: Final = (0, 0x40, 0x50, 0x50)  # by QoS: PUBACK, PUBREC; rows never have QoS 3
-_ACK_SIZE: Final = 4
-_IDS: Final = b"".join(struct.pack(">H", i) for i in range(1, IDENTIFIER_MAX + 1)) * 2
-"""All packet ids in their order, twice: any stretch of at most 65,535 that count up, wrapping."""
-_WINDOW_MIN: Final = 16
-_WINDOW_GROWTH: Final = 4
-_FEW: Final = 24
-"""So many packets are compared one by one before it is worth while to look at columns."""
-_COPIED_MAX: Final = 16 << 10
-"""Bodies up to this size are taken out of a copy of their records."""
-_RECORD_COLUMNS: Final = (3, 2, 1, 0, *range(RECORD_BODY_SIZE_AT, RECORD_BODY_SIZE_AT + 4))
-"""The bytes of a record that say where its body is, those that differ most often first."""
 _SIZES: Final = struct.Struct(f">I{RECORD_BODY_SIZE_AT - 4}xI")  # of a record and of its body
 
 
@@ -98,7 +79,7 @@ def parse(
     row = run_count = ack_count = 0
     last_topic: Buffer = b""
     last_flags = -1
-    values = array("q")  # the rows, written in one piece: storing them one by one costs double
+    values: list[int] = []  # the rows, written in one piece: storing them one by one costs double
     exactly_once = released = False
     at = start
     while True:
@@ -120,11 +101,7 @@ def parse(
                 stop = STOP_FULL
                 ack_count = len(acks) // ACK_COLUMNS
                 break
-            last = ack_count * ACK_COLUMNS - 1
-            room = IDENTIFIER_MAX - acks[last]
-            more = _following_acks(buffer, after, end, first, identifier, room)
-            acks[last] += more
-            at = after + _ACK_SIZE * more
+            at = after
             continue
         quality = (first & FLAGS_STORED) >> FLAG_QOS_SHIFT
         if quality == 2 and released:
@@ -144,112 +121,12 @@ def parse(
         if quality == 2:
             exactly_once = True
         topic_size = topic_end - topic_start
-        last_row = (topic_start, topic_size, content, after - content, 0, 0, identifier, flags)
-        values.extend(last_row)
+        values += (topic_start, topic_size, content, after - content, 0, 0, identifier, flags)
         row += 1
-        size = after - at
-        room = min((end - after) // size, row_max - row)
-        ids = _following_publishes(buffer, at, size, content, quality, room)
-        if ids:
-            values += _rows_like(last_row, size, ids)
-            row += len(ids)
-            after += size * len(ids)
         at = after
-    rows[: len(values)] = values
+    rows[: len(values)] = array("q", values)
     batch.count = row
     return stop, at, run_count, ack_count
-
-
-def _following_publishes(
-    buffer: Buffer, at: int, size: int, content: int, quality: int, count_max: int
-) -> list[int]:
-    """The packet ids (0 at QoS 0) of the PUBLISH packets behind the one at `at` that are alike:
-    all the same up to the packet id, or up to the body. `count_max` packets are there."""
-    head_size = content - at - (2 if quality else 0)
-    after = at + size
-    if count_max <= 0 or buffer[after : after + head_size] != buffer[at : at + head_size]:
-        return []
-    head = bytes(buffer[at : at + head_size])
-    starts = range(after, after + size * min(count_max, _FEW), size)
-    heads = [buffer[start : start + head_size] for start in starts]
-    count = len(heads)
-    if heads.count(head) != count:
-        count = next(index for index, other in enumerate(heads) if other != head)
-    elif count < count_max:
-        behind = at + size * count
-        count += _alike(buffer, behind, size, range(head_size), count_max - count)
-    return _ids_at(buffer, content - 2 + size, size, count) if quality else [0] * count
-
-
-def _rows_like(row: tuple[int, ...], size: int, ids: list[int]) -> array[int]:
-    """Rows of packets of `size` bytes that follow the packet of `row`, with these ids."""
-    topic_start, _, content, _, _, _, _, _ = row
-    count = len(ids)
-    rows = array("q", row) * count
-    behind = size * (count + 1)
-    rows[0::COLUMNS] = array("q", range(topic_start + size, topic_start + behind, size))
-    rows[2::COLUMNS] = array("q", range(content + size, content + behind, size))
-    rows[6::COLUMNS] = array("q", ids)
-    return rows
-
-
-def _alike(buffer: Buffer, at: int, step: int, columns: Iterable[int], count_max: int) -> int:
-    """How many things of `step` bytes follow the one at `at` that have the same bytes as it in
-    these columns; `count_max` are there."""
-    wanted = [(column, bytes((buffer[at + column],))) for column in columns]
-    found = 0
-    window = _WINDOW_MIN
-    while found < count_max:
-        window = min(window, count_max - found)
-        start = at + step * (1 + found)
-        alike = window
-        for column, byte in wanted:
-            values = bytes(buffer[start + column : start + step * alike : step])
-            alike = len(values) - len(values.lstrip(byte))
-            if alike == 0:
-                return found
-        found += alike
-        if alike < window:
-            break
-        window *= _WINDOW_GROWTH
-    return found
-
-
-def _ids_at(buffer: Buffer, at: int, step: int, count: int) -> list[int]:
-    """The packet ids at `at` and then every `step` bytes, as long as they are legal."""
-    if count == 0:
-        return []
-    end = at + step * (count - 1)
-    pairs = bytearray(2 * count)
-    pairs[0::2] = buffer[at : end + 1 : step]
-    pairs[1::2] = buffer[at + 1 : end + 2 : step]
-    ids = list(struct.unpack(f">{count}H", pairs))
-    return ids[: ids.index(0)] if 0 in ids else ids
-
-
-def _following_acks(
-    buffer: Buffer, at: int, end: int, first: int, identifier: int, count_max: int
-) -> int:
-    """How many acknowledgements with this first byte follow whose ids count up from
-    `identifier`, at most `count_max`."""
-    count_max = min((end - at) // _ACK_SIZE, count_max)
-    found = 0
-    window = _WINDOW_MIN
-    while found < count_max:
-        window = min(window, count_max - found)
-        start = at + _ACK_SIZE * found
-        known = (identifier + found - 1) % IDENTIFIER_MAX + 1
-        ids = _IDS[2 * known : 2 * (known + window)]
-        expected = bytearray((first, 2, 0, 0)) * window
-        expected[2::_ACK_SIZE] = ids[0::2]
-        expected[3::_ACK_SIZE] = ids[1::2]
-        came = bytes(buffer[start : start + len(expected)])
-        if came != expected:
-            differs = int.from_bytes(came, "big") ^ int.from_bytes(expected, "big")
-            return found + (len(came) - (differs.bit_length() + 7) // 8) // _ACK_SIZE
-        found += window
-        window *= _WINDOW_GROWTH
-    return found
 
 
 class PacketReader:
@@ -373,23 +250,12 @@ def encode_acks(batch: Batch, first: int, last: int) -> bytes:
     """The answers to rows [first, last): PUBACK for QoS 1, PUBREC for QoS 2, none for QoS 0."""
     if not 0 <= first <= last <= batch.count:
         raise ValueError("the rows are not in the batch")
-    rows = batch.rows[first * COLUMNS : last * COLUMNS]
-    all_flags, identifiers = rows[7::COLUMNS], rows[6::COLUMNS]
-    count = last - first
-    if count and all_flags.count(all_flags[0]) == count:
-        quality = (all_flags[0] & FLAGS_STORED) >> FLAG_QOS_SHIFT
-        if not quality:
-            return b""
-        alike = bytearray((_ACK_BYTES[quality], 2, 0, 0)) * count
-        raw = struct.pack(f">{count}q", *identifiers)
-        alike[2::_ACK_SIZE] = raw[6::8]
-        alike[3::_ACK_SIZE] = raw[7::8]
-        return bytes(alike)
-    out: list[int] = []
-    for flags, identifier in zip(all_flags, identifiers, strict=True):
+    out = bytearray()
+    for row in range(first, last):
+        identifier, flags = batch.rows[row * COLUMNS + 6 : row * COLUMNS + 8]
         quality = (flags & FLAGS_STORED) >> FLAG_QOS_SHIFT
         if quality:
-            out += (_ACK_BYTES[quality], 2, identifier >> 8 & 0xFF, identifier & 0xFF)
+            out += bytes((_ACK_BYTES[quality], 2, identifier >> 8 & 0xFF, identifier & 0xFF))
     return bytes(out)
 
 
@@ -444,27 +310,9 @@ def encode_publishes(
             length >>= 7
         head.append(length)
         head += topic
-        count = 1
-        room = min((end - at) // size, IDENTIFIER_MAX) - 1
-        if room > 0 and memory[at + size : at + size + 4] == memory[at : at + 4]:
-            count += _alike(memory, at, size, _RECORD_COLUMNS, room)
-        source, base = memory, at + RECORD_BODY_AT
-        if count >= _FEW and body_size <= _COPIED_MAX:  # pieces of bytes are cheaper to take
-            source, base = bytes(memoryview(memory)[at : at + size * count]), RECORD_BODY_AT
-        ends = base + size * count
-        bodies = [source[first : first + body_size] for first in range(base, ends, size)]
         if numbered:
-            head += b"\0\0"
-        stretch: list[Buffer] = [bytes(head)] * (2 * count)
-        stretch[1::2] = bodies
-        packets = bytearray().join(stretch)
-        if numbered:
-            width = len(head) + body_size
-            first = 2 * (identifier - 1)
-            ids = _IDS[first : first + 2 * count]
-            packets[len(head) - 2 :: width] = ids[0::2]
-            packets[len(head) - 1 :: width] = ids[1::2]
-            identifier = (identifier + count - 1) % IDENTIFIER_MAX + 1
-        parts.append(packets)
-        at += size * count
+            head += identifier.to_bytes(2, "big")
+            identifier = identifier + 1 if identifier < IDENTIFIER_MAX else 1
+        parts += (head, memory[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size])
+        at += size
     return b"".join(parts)
