@@ -243,10 +243,10 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self.transport = transport  # type: ignore[assignment]
+        self.transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
-        self.transport.set_write_buffer_limits(HIGH_WATER_BYTES, LOW_WATER_BYTES)  # type: ignore[union-attr]
+        self.transport.set_write_buffer_limits(HIGH_WATER_BYTES, LOW_WATER_BYTES)
         self.opened()
 
     def eof_received(self) -> bool:

@@ -23,7 +23,7 @@ Rules:
 * The GIL stays held: each call is a few microseconds and never blocks.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport (
     EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, EPROTO, errno
@@ -299,12 +299,15 @@ cdef class PlaneTransport(Watched):
         return 0
 
     cdef int read(self) except -1:
-        cdef Py_ssize_t size, count
         cdef Stream stream = self.stream
-        cdef char* memory = stream.room(&size)
-        count = recv(self.fd, memory, size, 0)
+        cdef Py_ssize_t at = stream.make_room()
+        cdef bytearray buffer = stream.context.buffer if stream.own is None else stream.own
+        cdef Py_ssize_t count = recv(
+            self.fd, PyByteArray_AS_STRING(buffer) + at, PyByteArray_GET_SIZE(buffer) - at, 0
+        )
         if count > 0:
-            return stream.received(count)
+            stream.received(count)
+            return 0
         if count == 0:
             self.reading = False
             if not stream.eof_received():
@@ -637,7 +640,7 @@ cdef class Plane:
                     self.to_pass = PASSED_COUNT
                     break
         finally:
-            iteration.finish()
+            iteration.end()
 
     def close(self):
         """Stop. Connections that are still there are aborted."""

@@ -1,4 +1,9 @@
-"""What the socket plane uses of `streams.pyx` without a Python call."""
+# cython: language_level=3
+"""Of what types `streams.py` is where it is compiled, and what the socket plane uses of it."""
+
+cimport cython
+
+cdef Py_ssize_t SHARED, AT_ONCE, LEFT_PARTS
 
 
 cdef class Wire:
@@ -13,17 +18,21 @@ cdef class Iteration:
     cdef readonly object loop
     cdef readonly bytearray buffer
     cdef readonly object view
-    cdef list soon          # to be called at the end of this iteration
-    cdef list writers       # streams with gathered bytes
-    cdef object left        # those of former iterations, a deque
-    cdef bint begun         # whoever began it will end it
-    cdef bint scheduled     # the loop will end it
-    cdef list heard         # streams that took a read by their shortcut in this iteration
-    cdef int date(self) except -1
-    cdef int finish(self) except -1
-    cdef int write_gathered(self) except -1
-    cdef int hand_over(self, list writers) except -1
-    cdef int schedule(self) except -1
+    cdef list _soon
+    cdef list _writers
+    cdef object _left
+    cdef list _heard
+    cdef bint begun
+    cdef bint _scheduled
+    cpdef write_later(self, Stream stream)
+    cpdef end(self)
+    @cython.locals(now=double, stream=Stream)
+    cdef date_heard(self)
+    @cython.locals(writers=list, between=Py_ssize_t, count=Py_ssize_t)
+    cdef _write_gathered(self)
+    @cython.locals(stream=Stream)
+    cdef _hand_over(self, list writers)
+    cdef _schedule(self)
 
 
 cdef class Stream:
@@ -37,13 +46,20 @@ cdef class Stream:
     cdef readonly bytes rest
     cdef public object shortcut
     cdef public double heard_at
-    cdef bytearray own      # buffer of a frame that outgrew the shared one
-    cdef object own_view
-    cdef Py_ssize_t filled  # bytes used in `own`
-    cdef object first       # of what is gathered: most often all of it
-    cdef list gathered      # what came behind it, or None
-    cdef int hand_over(self) except -1
-    cdef char* room(self, Py_ssize_t *size) except NULL
-    cdef int received(self, Py_ssize_t count) except -1
-    cdef bint took_shortcut(self, Py_ssize_t end) except -1
-    cdef int consume_own(self) except -1
+    cdef bytearray own
+    cdef object _own_view
+    cdef Py_ssize_t _filled
+    cdef object _first
+    cdef list _gathered
+    @cython.locals(size=Py_ssize_t)
+    cpdef write(self, data)
+    @cython.locals(data=object, wire=Wire)
+    cdef hand_over(self)
+    @cython.locals(size=Py_ssize_t)
+    cdef Py_ssize_t make_room(self) except -1
+    @cython.locals(end=Py_ssize_t, used=Py_ssize_t)
+    cdef received(self, Py_ssize_t count)
+    @cython.locals(typed=Shortcut, taken=bint)
+    cdef bint _take_shortcut(self, Py_ssize_t end) except -1
+    @cython.locals(own=bytearray, used=Py_ssize_t)
+    cdef _consume_own(self)

@@ -1,7 +1,10 @@
-"""What a loop iteration gathers, and the bytes of one connection: the twin of `streams.pyx`.
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
+"""What a loop iteration gathers, and the bytes of one connection.
 
 `Iteration` is the part of a context that is used for every read and write, `Stream` that of a
-connection. What they are for, and their rules, stand in `net/connection.py`.
+connection. What they are for, and their rules, stand in `net/connection.py`. Where this is compiled
+(`streams.pxd`), a read costs one call of Python (`consume`), and a write of one bytes object none
+but the transport's.
 """
 
 from __future__ import annotations
@@ -10,14 +13,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final
 
 BUFFER_BYTES: Final = 256 * 1024
 """One read. Bigger reads make bigger batches, until the buffer falls out of the L2 cache."""
 WRITERS_AT_ONCE: Final = 128
 """Streams that are handed to their transports in one iteration, and as many of former ones: some
 10 us each."""
-LEFT_PARTS: Final = 16
+SHARED = BUFFER_BYTES  # the same two without objects where this is compiled
+AT_ONCE = WRITERS_AT_ONCE
+LEFT_PARTS = 16
 """Of very many streams of former iterations one in so many is handed over, although that takes
 longer: else bytes for all of them would gather faster than they leave."""
 
@@ -25,6 +30,22 @@ longer: else bytes for all of them would gather faster than they leave."""
 def clock_ms() -> int:
     """The wall clock in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+class Wire:
+    """A transport that takes bytes without a call of Python, where this is compiled."""
+
+    def put(self, data: bytes) -> None:
+        """What `write` of a transport does."""
+        raise NotImplementedError
+
+
+class Shortcut:
+    """What may take a read before `consume` is asked."""
+
+    def take(self, buffer: bytearray, start: int, end: int) -> bool:
+        """Handle all of `buffer[start:end]` and say so, or do nothing."""
+        return False
 
 
 class Iteration:
@@ -37,26 +58,26 @@ class Iteration:
         self._soon: list[Callable[[], object]] = []  # to be called at the end of this iteration
         self._writers: list[Stream] = []  # with gathered bytes
         self._left: deque[Stream] = deque()  # those of former iterations
-        self._begun = False  # whoever began it will end it
+        self._heard: list[Stream] = []  # whose shortcut took a read in this iteration
+        self.begun = False
+        """Whoever began it will end it."""
         self._scheduled = False  # the loop will end it
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Call back at the end of this iteration, before its writes; what a callback asks for is
         called in the next one."""
         self._soon.append(callback)
-        if not self._begun and not self._scheduled:
-            self._schedule()
+        self._schedule()
 
     def write_later(self, stream: Stream) -> None:
         """Write what the stream gathered at the end of this iteration, or of one that follows where
         very many have something to write."""
         self._writers.append(stream)
-        if not self._begun and not self._scheduled:
-            self._schedule()
+        self._schedule()
 
     def within(self, callback: Callable[[], object]) -> None:
         """Call back, then end the iteration at once: without a further turn of the loop."""
-        self._begun = True
+        self.begun = True
         try:
             callback()
         finally:
@@ -64,39 +85,51 @@ class Iteration:
 
     def end(self) -> None:
         """What `call_soon` was asked for, then the writes. Errors are the loop's to report."""
-        self._begun = True
-        soon, self._soon = self._soon, []
-        for callback in soon:
-            try:
-                callback()
-            except Exception as error:  # noqa: BLE001  (as loops do: the others have their turn)
-                self.report(f"exception in callback {callback!r}", error)
-        self._begun = False
-        if self._soon and not self._scheduled:
+        self.begun = True
+        if self._soon:
+            soon, self._soon = self._soon, []
+            for callback in soon:
+                try:
+                    callback()
+                except Exception as error:  # noqa: BLE001  (as loops do: the others have their turn)
+                    self.report(f"exception in callback {callback!r}", error)
+        self.begun = False
+        if self._soon:
             self._schedule()
         if self._writers or self._left:
             self._write_gathered()
+        if self._heard:
+            self.date_heard()
+
+    def date_heard(self) -> None:
+        """Tell those that were heard when. One reading of the clock is enough for all, and nothing
+        that leaves waits for it."""
+        now = self.loop.time()
+        for stream in self._heard:
+            stream.heard_at = now
+        self._heard.clear()
 
     def _write_gathered(self) -> None:
         """Hand over what was gathered. Of very many streams those that were written to first and
         last: they have the answers to what was read, and to what was committed behind a message to
         thousands of others. The rest follows, some of it in each iteration."""
         writers, self._writers = self._writers, []
-        between = len(writers) - WRITERS_AT_ONCE
+        between = len(writers) - AT_ONCE
         if between > 0:
-            some = slice(WRITERS_AT_ONCE // 2, WRITERS_AT_ONCE // 2 + between)
+            some = slice(AT_ONCE // 2, AT_ONCE // 2 + between)
             self._left.extend(writers[some])
             del writers[some]
         self._hand_over(writers)
-        count = min(len(self._left), max(WRITERS_AT_ONCE, len(self._left) // LEFT_PARTS))
-        self._hand_over([self._left.popleft() for _ in range(count)])
-        if self._left and not self._scheduled:
+        if self._left:
+            count = min(len(self._left), max(AT_ONCE, len(self._left) // LEFT_PARTS))
+            self._hand_over([self._left.popleft() for _ in range(count)])
+        if self._left:
             self._schedule()
 
     def _hand_over(self, writers: list[Stream]) -> None:
         for stream in writers:
             try:
-                stream.write_gathered()
+                stream.hand_over()
             except Exception as error:  # noqa: BLE001
                 self.report(f"exception in writing to {stream!r}", error)
 
@@ -105,19 +138,14 @@ class Iteration:
         self.loop.call_exception_handler({"message": message, "exception": error})
 
     def _schedule(self) -> None:
-        self._scheduled = True
-        self.loop.call_soon(self._end_scheduled)
+        """Let the loop end this iteration, unless somebody will."""
+        if not self.begun and not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._end_scheduled)
 
     def _end_scheduled(self) -> None:
         self._scheduled = False
         self.end()
-
-
-class Shortcut(Protocol):
-    """What may take a read before `consume` is asked."""
-
-    def take(self, buffer: bytearray, start: int, end: int) -> bool:
-        """Handle all of `buffer[start:end]` and say so, or do nothing."""
 
 
 class Stream:
@@ -125,7 +153,8 @@ class Stream:
 
     def __init__(self, context: Iteration) -> None:
         self.context = context
-        self.transport: asyncio.Transport | None = None
+        self.transport: Any = None
+        """An `asyncio.Transport`, or a `Wire`; None before and after."""
         self.paused = False
         """The transport is past its high-water mark: write nothing that can wait."""
         self.closing = False
@@ -141,10 +170,12 @@ class Stream:
         """Is asked before `consume`."""
         self.heard_at = 0.0
         """When the shortcut took a read for the last time, by the loop's clock."""
-        self._own: bytearray | None = None  # buffer of a frame that outgrew the shared one
+        self.own: bytearray | None = None
+        """The buffer of a frame that outgrew the shared one."""
         self._own_view: memoryview | None = None
-        self._filled = 0  # bytes used in `_own`
-        self._gathered: list[bytes] = []
+        self._filled = 0  # bytes used in `own`
+        self._first: bytes | None = None  # of what is gathered: most often all of it
+        self._gathered: list[bytes] = []  # what came behind it
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
         """Parse `buffer[start:end]`; return the index up to which the bytes are used.
@@ -165,20 +196,32 @@ class Stream:
         """Gather bytes for this iteration's one write. Nothing after `close`."""
         if self.closing or self.transport is None:
             return
-        gathered = self._gathered
-        if not gathered:
+        if self._first is None:
+            self._first = data
             self.context.write_later(self)
-        gathered.append(data)
-        self.turn_bytes += len(data)
-        self.written_bytes += len(data)
+        else:
+            self._gathered.append(data)
+        size = len(data)
+        self.turn_bytes += size
+        self.written_bytes += size
 
     def write_gathered(self) -> None:
         """Hand the gathered bytes to the transport. Called at the end of the iteration."""
-        gathered = self._gathered
-        if gathered and self.transport is not None:
-            data = gathered[0] if len(gathered) == 1 else b"".join(gathered)
-            gathered.clear()
-            self.transport.write(data)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """As `write_gathered`, without a call of Python."""
+        data = self._first
+        if data is not None and self.transport is not None:
+            self._first = None
+            if self._gathered:
+                data = b"".join([data, *self._gathered])
+                self._gathered.clear()
+            if type(data) is bytes and isinstance(self.transport, Wire):
+                wire = self.transport
+                wire.put(data)
+            else:
+                self.transport.write(data)
         self.turn_bytes = 0
         if self.starved and not self.paused and not self.closing:
             self.starved = False
@@ -198,46 +241,64 @@ class Stream:
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes have to go. See `asyncio.BufferedProtocol`."""
-        if self._own is None:
-            if not self.rest:
-                return self.context.view
-            size = len(self.rest)
-            if size <= BUFFER_BYTES // 2:
-                self.context.buffer[:size] = self.rest
-                return self.context.view[size:]
-            self._own = bytearray(4 * size)
-            self._own[:size] = self.rest
+        if self._own_view is not None:  # `make_room` may have to make it longer
+            self._own_view.release()
+            self._own_view = None
+        at = self.make_room()
+        if self.own is None:
+            return self.context.view[at:] if at else self.context.view
+        self._own_view = memoryview(self.own)
+        return self._own_view[at:]
+
+    def make_room(self) -> int:
+        """Where the next bytes have to go: an index into `own`, or else the shared buffer."""
+        size = len(self.rest)
+        if self.own is None:
+            if size <= SHARED // 2:
+                if size:
+                    self.context.buffer[:size] = self.rest
+                return size
+            self.own = bytearray(4 * size)
+            self.own[:size] = self.rest
             self._filled = size
             self.rest = b""
-        elif len(self._own) - self._filled < BUFFER_BYTES // 4:
-            if self._own_view is not None:
-                self._own_view.release()
-            self._own.extend(bytes(len(self._own)))
-        self._own_view = memoryview(self._own)
-        return self._own_view[self._filled :]
+        elif len(self.own) - self._filled < SHARED // 4:
+            self.own.extend(bytes(len(self.own)))
+        return self._filled
 
     def buffer_updated(self, count: int) -> None:
         """So many bytes came. See `asyncio.BufferedProtocol`."""
+        self.received(count)
+
+    def received(self, count: int) -> None:
+        """So many bytes are where `make_room` said."""
         if self.closing:
             return
-        if self._own is not None:
+        if self.own is not None:
             self._filled += count
             self._consume_own()
             return
-        end = len(self.rest) + count if self.rest else count
-        shortcut = self.shortcut
-        if shortcut is not None and shortcut.take(self.context.buffer, 0, end):
-            self.heard_at = self.context.loop.time()
-            if self.rest:
-                self.rest = b""
+        end = len(self.rest) + count
+        if self.shortcut is not None and self._take_shortcut(end):
+            self.rest = b""
             return
         used = self.consume(self.context.buffer, 0, end)
         if used < 0:
             raise ValueError(f"consume used {used} bytes")
-        if used < end:
-            self.rest = bytes(self.context.view[used:end])
-        elif self.rest:
-            self.rest = b""
+        self.rest = bytes(self.context.view[used:end]) if used < end else b""
+
+    def _take_shortcut(self, end: int) -> bool:
+        shortcut: Any = self.shortcut
+        if isinstance(shortcut, Shortcut):
+            typed = shortcut  # its method is called without Python
+            taken = typed.take(self.context.buffer, 0, end)
+        else:  # a plain form, where this one is compiled
+            taken = shortcut.take(self.context.buffer, 0, end)
+        if taken:
+            self.context._heard.append(self)
+            if not self.context.begun:
+                self.context.date_heard()
+        return taken
 
     def consume_again(self) -> None:
         """Present once more what `consume` left, which may be nothing, without waiting for more
@@ -247,15 +308,13 @@ class Stream:
         """
         if self.closing:
             return
-        if self._own is not None:
-            self._consume_own()
-            return
         rest = self.rest
         end = len(rest)
-        if end > BUFFER_BYTES // 2:  # of a read into a buffer of its own, which holds any number
-            self._own = bytearray(rest)
+        if self.own is None and end > SHARED // 2:  # of a read into a buffer that holds any number
+            self.own = bytearray(rest)
             self._filled = end
             self.rest = b""
+        if self.own is not None:
             self._consume_own()
             return
         self.context.buffer[:end] = rest
@@ -263,13 +322,13 @@ class Stream:
         self.rest = rest[used:]
 
     def _consume_own(self) -> None:
-        own = self._own
+        own = self.own
         assert own is not None
         used = self.consume(own, 0, self._filled)
-        if used == 0:
+        if used == 0 or self.own is None:
             return
         self.rest = bytes(memoryview(own)[used : self._filled])
-        self._own = None
+        self.own = None
         self._own_view = None
         self._filled = 0
 
@@ -279,6 +338,7 @@ class Stream:
         self.transport = None
         self.shortcut = None
         self.rest = b""
-        self._own = None
+        self.own = None
         self._own_view = None
+        self._first = None
         self._gathered.clear()

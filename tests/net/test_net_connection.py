@@ -129,7 +129,7 @@ def test_what_one_read_makes_leaves_in_one_write() -> None:
                 writes.append(len(data))
                 transport.write(data)
 
-        connection.transport = Counting()  # type: ignore[assignment]
+        connection.transport = Counting()
         before = len(connection.reads)
         writer.write(b"a\n" * 1000)
         await writer.drain()

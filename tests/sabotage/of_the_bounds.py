@@ -345,8 +345,8 @@ OF_THE_BOUNDS = (
         why="what a client sent behind a large CONNECT overwrites memory when its login is done",
         path="net/kernels/streams.py",
         pure=True,
-        old="        if end > BUFFER_BYTES // 2:  # of a read",
-        new="        if end < 0:  # of a read",
+        old="and end > SHARED // 2:  # of a read",
+        new="and end < 0:  # of a read",
         tests=("tests/net/test_net_kernels_alike.py",),
     ),
     Sabotage(

@@ -34,6 +34,7 @@ from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR, FLAGS_STORED, PACKET_READ
 from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids, encode_publishes
 from polymq.gateways.mqtt.packets import RemoteProtocolError
+from polymq.net.kernels.streams import Shortcut
 
 if TYPE_CHECKING:
     from array import array
@@ -156,7 +157,7 @@ class SharedPaths:
         self.sent = 0
 
 
-class FastPath:
+class FastPath(Shortcut):
     """One connection's part of it."""
 
     def __init__(self, shared: SharedPaths, connection: Connection, mapping: TopicMapping) -> None:
