@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from polymq.errors import ExitCode, Failure
-from polymq.settings import Section, Settings, load_settings
+from polymq.settings import SECTIONS, Settings, load_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FLAG_PREFIX = "setting:"
@@ -29,10 +29,7 @@ def config_option(command: Command) -> Command:
 def setting_flag(flag: str, key: str, text: str) -> Callable[[Command], Command]:
     """A flag that stands for one key of the configuration; its default is shown, not set."""
     section, _, name = key.partition(".")
-    model = Settings.model_fields[section].annotation
-    assert isinstance(model, type)
-    assert issubclass(model, Section)
-    field = model.model_fields[name]
+    field = SECTIONS[section].model_fields[name]
     parameter = key.replace(".", "__")
     if field.annotation is bool:
         return click.option(flag, parameter, is_flag=True, default=None, help=text)

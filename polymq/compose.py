@@ -66,7 +66,7 @@ from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term
 from polymq.replication_settings import check_settings
 from polymq.roster_metrics import Rosters, roster_probes
 from polymq.segment_size import say_size, segment_bytes_of
-from polymq.servers import LISTENERS, TLS_LISTENERS, GatewayServer, ManyPorts, check_tls
+from polymq.servers import LISTENERS, GatewayServer, ManyPorts, check_tls
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
@@ -168,10 +168,6 @@ def _advice(error: StoreError, directory: Path) -> str:
     if code is ExitCode.CANNOT_CREATE and os.strerror(errno.ENOSPC) in text:
         return f"{text}: free some space, or choose a smaller storage.segment_bytes"
     return text
-
-
-def _is_plain(section: Any) -> bool:
-    return bool(section.enabled and section.plain)
 
 
 class Node:
@@ -326,7 +322,8 @@ class Node:
             log.warning("there are no users: no client is accepted before `polymq user add NAME`")
         else:
             log.info("clients have to log in", users=len(users))
-        plain = [name for name in TLS_LISTENERS if _is_plain(getattr(settings, name))]
+        doors = settings.listeners.items()
+        plain = [name for name, section in doors if section.enabled and section.plain]
         if outside and plain:
             log.warning(
                 "messages and passwords cross the network unencrypted at the ports without TLS",
@@ -371,12 +368,11 @@ class Node:
         settings = self._settings
         registry = make_registry(self._probes())
         ports: dict[str, int | None] = {}
-        for name, make in LISTENERS.items():
-            section = getattr(settings, name)
+        for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
                 continue
-            made = partial(make, settings, self._engine.port, context, registry)
+            made = partial(LISTENERS[name], settings, self._engine.port, context, registry)
             try:
                 ports |= await self._open_listener(name, made)
             except CannotListen as error:
@@ -394,11 +390,9 @@ class Node:
     ) -> dict[str, int | None]:
         """Open one protocol's port, its port with TLS, or both. Raises Failure, CannotListen."""
         settings = self._settings
-        host, section = settings.server.host, getattr(settings, name)
-        tls = None
-        if name in TLS_LISTENERS:
-            tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS if name == "http" else ())
-            assert tls is not None or section.plain, "check_tls was asked before"
+        host, section = settings.server.host, settings.listeners[name]
+        tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS if name == "http" else ())
+        assert tls is not None or section.plain, "check_tls was asked before"
         client = self._servers[name] = make()
         if tls is None:
             return {name: await client.start(host, section.port)}

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from polymq.errors import ExitCode, Failure
 from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, running_server
-from polymq.servers import TLS_LISTENERS
 from polymq.settings import Settings
 
 
@@ -44,8 +43,7 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
     """(listener, host, port) of those that the system does not pick."""
     host = settings.server.host
     secure = bool(settings.tls.certificate)
-    for name in TLS_LISTENERS:
-        section = getattr(settings, name)
+    for name, section in settings.listeners.items():
         if section.enabled and section.plain and section.port:
             yield name, host, section.port
         if section.enabled and secure and section.tls_port:

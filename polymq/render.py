@@ -6,7 +6,7 @@ import json
 import textwrap
 from typing import Any
 
-from polymq.settings import Section, Settings
+from polymq.settings import SECTIONS, Settings
 
 COLUMNS = 96
 
@@ -18,11 +18,10 @@ def render_toml(settings: Settings) -> str:
         "# A flag wins over an environment variable (POLYMQ_MQTT__PORT=1884), and that over this",
         "# file. Sizes are in bytes, times in seconds.",
     ]
-    for name in Settings.model_fields:
-        section: Section = getattr(settings, name)
-        lines += ["", f"# {type(section).__doc__}", f"[{name}]"]
-        for key, field in type(section).model_fields.items():
-            value = getattr(section, key)
+    for name, model in SECTIONS.items():
+        lines += ["", f"# {model.__doc__}", f"[{name}]"]
+        for key, field in model.model_fields.items():
+            value = getattr(getattr(settings, name), key)
             lines += textwrap.wrap(field.description or "", COLUMNS - 2, initial_indent="# ",
                                    subsequent_indent="# ")  # fmt: skip
             comment = "#" if value == field.default else ""
@@ -32,15 +31,13 @@ def render_toml(settings: Settings) -> str:
 
 def render_markdown() -> str:
     """One table a section, for docs/configuration.md."""
-    defaults = Settings()
     parts = []
-    for name in Settings.model_fields:
-        section: Section = getattr(defaults, name)
-        parts += [f"## `[{name}]`", "", type(section).__doc__ or "", ""]
+    for name, model in SECTIONS.items():
+        parts += [f"## `[{name}]`", "", model.__doc__ or "", ""]
         parts += ["| key | default | meaning |", "|---|---|---|"]
-        for key, field in type(section).model_fields.items():
-            value = _toml(getattr(section, key))
-            parts.append(f"| `{key}` | `{value}` | {field.description} |")
+        for key, field in model.model_fields.items():
+            text = " ".join((field.description or "").split())
+            parts.append(f"| `{key}` | `{_toml(field.default)}` | {text} |")
         parts.append("")
     return "\n".join(parts)
 

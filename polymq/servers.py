@@ -143,10 +143,7 @@ LISTENERS: Final[Mapping[str, Maker]] = {
     "http": make_http,
     "rocketmq": make_rocketmq,
 }
-"""By the name of their section in the settings, in the order in which they open."""
-
-TLS_LISTENERS: Final = ("mqtt", "amqp", "http", "rocketmq")
-"""Those that have a port with TLS."""
+"""By the name of their section in the settings."""
 
 
 def check_tls(settings: Settings) -> None:
@@ -156,11 +153,11 @@ def check_tls(settings: Settings) -> None:
     Raises:
         Failure: USAGE, a certificate or key is missing or not what it should be.
     """
-    open_servers = [name for name in TLS_LISTENERS if getattr(settings, name).enabled]
     names_tls(settings)
-    if not open_servers or make_tls(settings.tls) is not None:
+    opened = {name: section for name, section in settings.listeners.items() if section.enabled}
+    if not opened or make_tls(settings.tls) is not None:
         return
-    for name in open_servers:
-        if not getattr(settings, name).plain:
+    for name, section in opened.items():
+        if not section.plain:
             text = f"{name}.plain is false, but there is no certificate: set tls.certificate"
             raise Failure(ExitCode.USAGE, text)

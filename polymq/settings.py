@@ -5,8 +5,8 @@ Rules:
 * A value comes from the first of: flag, environment (`POLYMQ_MQTT__PORT=1884`), TOML file,
   default. An unknown key is an error in every one of them: a misspelt key that is ignored is
   found out when it is too late.
-* Every key has a description here. The commented example file and the documentation are printed
-  from this model (`render_toml`), so they cannot lag behind it.
+* Every key has a description here, as a docstring. The commented example file and the documentation
+  are printed from this model (`render_toml`), so they cannot lag behind it.
 * Names end in their unit. Sizes are bytes, times are seconds.
 """
 
@@ -47,14 +47,6 @@ DEFAULT_FILE: Final = Path("polymq.toml")
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-PORT: Final = "The port without TLS. 0: the system chooses a free port."
-TLS_PORT: Final = "The port with TLS. It is opened if there is a certificate (`[tls]`)."
-PLAIN: Final = "Whether connections without TLS are accepted. False needs a certificate (`[tls]`)."
-CONNECTIONS_MAX: Final = (
-    "How many connections there may be at a time. Further ones are closed at once."
-)
-"""The descriptions of settings that several listeners have."""
-
 
 def _checked_address(text: str) -> str:
     try:
@@ -65,6 +57,19 @@ def _checked_address(text: str) -> str:
 
 PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 PositiveInt = Annotated[int, Field(gt=0)]
+PlainPort = Annotated[
+    PortNumber, Field(description="The port without TLS. 0: the system chooses a free port.")
+]
+TlsPort = Annotated[
+    PortNumber,
+    Field(description="The port with TLS. It is opened if there is a certificate (`[tls]`)."),
+]
+ConnectionsMax = Annotated[
+    PositiveInt,
+    Field(
+        description="How many connections there may be at a time. Further ones are closed at once."
+    ),
+]
 Name = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=127)]
 
 
@@ -90,53 +95,38 @@ Seconds = Annotated[float, Field(ge=0)]
 class Section(BaseModel):
     """A table of the file. Frozen: what was read at the start is what runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class ServerSettings(Section):
     """The server as a whole."""
 
-    host: str = Field(
-        default="127.0.0.1",
-        description="The address that every listener binds to. Only this machine can reach the "
-        "default.",
-    )
-    allow_insecure: bool = Field(
-        default=False,
-        description="Whether clients of other machines may read and write everything while there "
-        "are no users. If false, a server that other machines can reach accepts no client before "
-        "its first user is created.",
-    )
-    data_directory: Annotated[Path, BeforeValidator(_not_empty)] = Field(
-        default=Path("data"),
-        description="The directory in which messages and state are stored. It is created if it is "
-        "missing.",
-    )
-    drain_seconds: Seconds = Field(
-        default=5.0,
-        description="How long a server that is being stopped waits for its clients to disconnect "
-        "before it closes their connections.",
-    )
+    host: str = "127.0.0.1"
+    """The address that every listener binds to. Only this machine can reach the default."""
+    allow_insecure: bool = False
+    """Whether clients of other machines may read and write everything while there are no users. If
+    false, a server that other machines can reach accepts no client before its first user is
+    created."""
+    data_directory: Annotated[Path, BeforeValidator(_not_empty)] = Path("data")
+    """The directory in which messages and state are stored. It is created if it is missing."""
+    drain_seconds: Seconds = 5.0
+    """How long a server that is being stopped waits for its clients to disconnect before it closes
+    their connections."""
 
 
 class TlsSettings(Section):
     """TLS for MQTT, AMQP, HTTP, RocketMQ and the name server. Each has a separate port for it."""
 
-    certificate: str = Field(
-        default="",
-        description="PEM file with the server's certificate, followed by the intermediate "
-        "certificates that lead to its issuer. Empty: no TLS.",
-    )
-    key: str = Field(
-        default="",
-        description="PEM file with the certificate's private key, which must not be encrypted.",
-    )
-    client_ca: str = Field(
-        default="",
-        description="PEM file with the authorities that issue the clients' certificates. A client "
-        "without such a certificate is rejected before it can log in. Empty: clients need no "
-        "certificate.",
-    )
+    certificate: str = ""
+    """PEM file with the server's certificate, followed by the intermediate certificates that lead
+    to its issuer. Empty: no TLS."""
+    key: str = ""
+    """PEM file with the certificate's private key, which must not be encrypted."""
+    client_ca: str = ""
+    """PEM file with the authorities that issue the clients' certificates. A client without such a
+    certificate is rejected before it can log in. Empty: clients need no certificate."""
 
     @property
     def enabled(self) -> bool:
@@ -144,201 +134,145 @@ class TlsSettings(Section):
         return bool(self.certificate or self.key or self.client_ca)
 
 
-class MqttSettings(Section):
+class ListenerSettings(Section):
+    """What the listeners for clients have in common."""
+
+    enabled: bool = True
+    """Whether to open this listener."""
+    port: PlainPort
+    tls_port: TlsPort
+    plain: bool = True
+    """Whether connections without TLS are accepted. False needs a certificate (`[tls]`)."""
+    connections_max: ConnectionsMax = 10_000
+
+
+class MqttSettings(ListenerSettings):
     """MQTT 3.1.1 over TCP. A PUBLISH with a topic name of more than 32,000 bytes is refused."""
 
-    enabled: bool = Field(default=True, description="Whether to open this listener.")
-    port: PortNumber = Field(default=1883, description=PORT)
-    tls_port: PortNumber = Field(default=8883, description=TLS_PORT)
-    plain: bool = Field(default=True, description=PLAIN)
-    connections_max: PositiveInt = Field(default=10_000, description=CONNECTIONS_MAX)
-    inflight_max: Annotated[int, Field(ge=1, le=16_384)] = Field(
-        default=16_384,
-        description="How many messages of QoS 1 and 2 may be in flight to a client. A connection "
-        "begins with 32, and gets more while it acknowledges them within half a second. The quota "
-        "`inflight` limits the clients of one user.",
-    )
-    subscriptions_max: PositiveInt = Field(
-        default=10_000,
-        description="How many topic filters a client may subscribe to. Further ones are refused "
-        "(0x80). One SUBSCRIBE or UNSUBSCRIBE may have any number of topic filters: only the size "
-        "of a packet is limited, to `storage.message_bytes_max` plus 64 KiB.",
-    )
-    session_expiry_seconds: Seconds = Field(
-        default=0,
-        description="How long a persistent session waits for a client that is away. It then ends: "
-        "its subscriptions and the messages that wait for it are deleted, and it no longer holds "
-        "segments of the log. 0: for ever, as in the standard and in mosquitto. EMQX's default is "
-        "7200.",
-    )
-    queue_qos0_messages: bool = Field(
-        default=False,
-        description="Whether messages of QoS 0 are queued for a client that is away, and messages "
-        "for subscriptions of QoS 0 that had a higher QoS before. Messages of QoS 1 and 2 always "
-        "are, and those that were queued before a subscription was lowered to QoS 0 stay queued.",
-    )
-    session_queue_max: Annotated[int, Field(ge=0, le=1 << 48)] = Field(
-        default=0,
-        description="How many messages may wait for one persistent session, over all its "
-        "subscriptions. Messages in flight do not count. A message beyond the limit is lost, "
-        "although it was acknowledged. 0: only the disk limits the number. The default of "
-        "mosquitto, EMQX and HiveMQ is 1000.",
-    )
-    session_queue_overflow: Literal["drop_oldest", "drop_newest"] = Field(
-        default="drop_oldest",
-        description="Which messages a full session loses: its oldest messages, or those that "
-        "arrive before its client has been sent what waits. The publisher is not notified: MQTT "
-        "3.1.1 has no means for it.",
-    )
-    topic: str = Field(
-        default="",
-        description="The one topic that all MQTT messages are stored in, with their whole MQTT "
-        "topic as the tag. It is meant for fleets whose first topic level is a device. Empty: the "
-        "first topic level is the topic.",
-    )
+    port: PlainPort = 1883
+    tls_port: TlsPort = 8883
+    inflight_max: Annotated[int, Field(ge=1, le=16_384)] = 16_384
+    """How many messages of QoS 1 and 2 may be in flight to a client. A connection begins with 32,
+    and gets more while it acknowledges them within half a second. The quota `inflight` limits the
+    clients of one user."""
+    subscriptions_max: PositiveInt = 10_000
+    """How many topic filters a client may subscribe to. Further ones are refused (0x80). One
+    SUBSCRIBE or UNSUBSCRIBE may have any number of topic filters: only the size of a packet is
+    limited, to `storage.message_bytes_max` plus 64 KiB."""
+    session_expiry_seconds: Seconds = 0
+    """How long a persistent session waits for a client that is away. It then ends: its
+    subscriptions and the messages that wait for it are deleted, and it no longer holds segments of
+    the log. 0: for ever, as in the standard and in mosquitto. EMQX's default is 7200."""
+    queue_qos0_messages: bool = False
+    """Whether messages of QoS 0 are queued for a client that is away, and messages for
+    subscriptions of QoS 0 that had a higher QoS before. Messages of QoS 1 and 2 always are, and
+    those that were queued before a subscription was lowered to QoS 0 stay queued."""
+    session_queue_max: Annotated[int, Field(ge=0, le=1 << 48)] = 0
+    """How many messages may wait for one persistent session, over all its subscriptions. Messages
+    in flight do not count. A message beyond the limit is lost, although it was acknowledged. 0:
+    only the disk limits the number. The default of mosquitto, EMQX and HiveMQ is 1000."""
+    session_queue_overflow: Literal["drop_oldest", "drop_newest"] = "drop_oldest"
+    """Which messages a full session loses: its oldest messages, or those that arrive before its
+    client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for
+    it."""
+    topic: str = ""
+    """The one topic that all MQTT messages are stored in, with their whole MQTT topic as the tag.
+    It is meant for fleets whose first topic level is a device. Empty: the first topic level is the
+    topic."""
 
 
-class AmqpSettings(Section):
+class AmqpSettings(ListenerSettings):
     """AMQP 0-9-1 over TCP."""
 
-    enabled: bool = Field(default=True, description="Whether to open this listener.")
-    port: PortNumber = Field(default=5672, description=PORT)
-    tls_port: PortNumber = Field(default=5671, description=TLS_PORT)
-    plain: bool = Field(default=True, description=PLAIN)
-    connections_max: PositiveInt = Field(default=10_000, description=CONNECTIONS_MAX)
+    port: PlainPort = 5672
+    tls_port: TlsPort = 5671
 
 
-class HttpSettings(Section):
+class HttpSettings(ListenerSettings):
     """CloudEvents over HTTP."""
 
-    enabled: bool = Field(default=True, description="Whether to open this listener.")
-    port: PortNumber = Field(default=8080, description=PORT)
-    tls_port: PortNumber = Field(default=8443, description=TLS_PORT)
-    plain: bool = Field(default=True, description=PLAIN)
-    connections_max: PositiveInt = Field(default=10_000, description=CONNECTIONS_MAX)
-    subscriptions_max: PositiveInt = Field(
-        default=10_000,
-        description="How many subscriptions there may be, webhooks and pull subscriptions "
-        "together. Further ones are refused with 429.",
-    )
-    webhook_origin: str = Field(
-        default="polymq.invalid",
-        description="The value of the header WebHook-Request-Origin: a DNS name of this system, "
-        "by which the receiver of a webhook decides whether it accepts requests from it.",
-    )
-    webhook_handshake: bool = Field(
-        default=True,
-        description="Whether the receiver of a webhook has to consent before events are sent to "
-        "it. If false, any user with permission to subscribe can make this server send requests "
-        "to any public address.",
-    )
-    webhook_allow_http: bool = Field(
-        default=False, description="Whether webhooks may be sent to URLs without TLS."
-    )
-    webhook_allow_networks: list[Network] = Field(
-        default=[],
-        description="Networks that webhooks may be sent to although they are not public, such as "
-        '"10.1.0.0/16". There are none by default, because a subscriber could otherwise make this '
-        "server call services inside your network.",
-    )
-    webhook_deny_networks: list[Network] = Field(
-        default=[],
-        description="Networks that webhooks may not be sent to although they are public.",
-    )
+    port: PlainPort = 8080
+    tls_port: TlsPort = 8443
+    subscriptions_max: PositiveInt = 10_000
+    """How many subscriptions there may be, webhooks and pull subscriptions together. Further ones
+    are refused with 429."""
+    webhook_origin: str = "polymq.invalid"
+    """The value of the header WebHook-Request-Origin: a DNS name of this system, by which the
+    receiver of a webhook decides whether it accepts requests from it."""
+    webhook_handshake: bool = True
+    """Whether the receiver of a webhook has to consent before events are sent to it. If false, any
+    user with permission to subscribe can make this server send requests to any public address."""
+    webhook_allow_http: bool = False
+    """Whether webhooks may be sent to URLs without TLS."""
+    webhook_allow_networks: list[Network] = []
+    """Networks that webhooks may be sent to although they are not public, such as "10.1.0.0/16".
+    There are none by default, because a subscriber could otherwise make this server call services
+    inside your network."""
+    webhook_deny_networks: list[Network] = []
+    """Networks that webhooks may not be sent to although they are public."""
 
 
-class RocketmqSettings(Section):
+class RocketmqSettings(ListenerSettings):
     """RocketMQ's remoting protocol, for RocketMQ clients and the Parquet sink."""
 
-    enabled: bool = Field(default=True, description="Whether to open this listener.")
-    port: PortNumber = Field(default=10911, description=PORT)
-    tls_port: PortNumber = Field(default=10913, description=TLS_PORT)
-    plain: bool = Field(
-        default=True,
-        description="Whether connections without TLS are accepted. False needs a certificate "
-        "(`[tls]`). Name servers then return the port with TLS, and `polymq message read` and "
-        "`polymq sink` on this machine use it.",
-    )
-    connections_max: PositiveInt = Field(default=1_000, description=CONNECTIONS_MAX)
-    advertise: AddressOrEmpty = Field(
-        default="",
-        description="The address that clients are told to connect to (HOST:PORT). Empty: the "
-        "address that they have connected to. It has to be set only behind network address "
-        "translation.",
-    )
-    user: str = Field(
-        default="",
-        description="The user whose permissions apply to requests that are not signed with an "
-        "access key, once there are users. Empty: such requests have the permissions of "
-        "role:anonymous.",
-    )
+    port: PlainPort = 10911
+    tls_port: TlsPort = 10913
+    plain: bool = True
+    """Whether connections without TLS are accepted. False needs a certificate (`[tls]`). Name
+    servers then return the port with TLS, and `polymq message read` and `polymq sink` on this
+    machine use it."""
+    connections_max: ConnectionsMax = 1_000
+    advertise: AddressOrEmpty = ""
+    """The address that clients are told to connect to (HOST:PORT). Empty: the address that they
+    have connected to. It has to be set only behind network address translation."""
+    user: str = ""
+    """The user whose permissions apply to requests that are not signed with an access key, once
+    there are users. Empty: such requests have the permissions of role:anonymous."""
 
 
 class NamesSettings(Section):
     """The name server of this process, and the name servers that this broker registers with."""
 
-    enabled: bool = Field(
-        default=True, description="Whether to run a name server beside the broker."
-    )
-    port: PortNumber = Field(
-        default=9876,
-        description="The name server's port without TLS. 0: the system chooses a free port.",
-    )
-    tls_port: PortNumber = Field(
-        default=9877,
-        description="The name server's port with TLS. It is opened if there is a certificate "
-        "(`[tls]`).",
-    )
-    access_key: str = Field(
-        default="",
-        description="The access key that brokers and administrators sign with. If it is set, the "
-        "name server of this process accepts only signed changes (registrations, keys, "
-        "permissions), and this broker signs its requests to all name servers. Empty: any client "
-        "that reaches the port may change everything.",
-    )
-    secret_key_file: str = Field(
-        default="",
-        description="File with the secret key of `access_key`: at least 16 bytes, mode 0600. All "
-        "brokers and name servers of a cluster need a copy.",
-    )
-    open_reads: bool = Field(
-        default=True,
-        description="Whether the name server answers unsigned requests for routes, topics and "
-        "brokers. If false, reads have to be signed, too, including those of clients.",
-    )
-    servers: list[NameServerAddress] = Field(
-        default=[],
-        description='The name servers that this broker registers with, such as "10.0.0.5:9876". '
-        "The name server of this process need not be listed.",
-    )
-    tls: bool = Field(
-        default=False,
-        description="Whether this broker uses TLS to register with `servers`, whose ports have to "
-        "be ports with TLS. For the name server of its own process it does not use TLS.",
-    )
-    tls_ca: str = Field(
-        default="",
-        description="PEM file with the authorities that have to have issued the certificates of "
-        "`servers`. Empty: those that the system trusts. The certificates have to be for the "
-        "names or addresses in `servers`.",
-    )
-    cluster: Name = Field(
-        default="DefaultCluster", description="The cluster that this broker belongs to."
-    )
-    broker: Name = Field(
-        default="broker-a",
-        description="The name of this broker. In a cluster, only a master and its slaves have the "
-        "same name.",
-    )
+    enabled: bool = True
+    """Whether to run a name server beside the broker."""
+    port: PortNumber = 9876
+    """The name server's port without TLS. 0: the system chooses a free port."""
+    tls_port: PortNumber = 9877
+    """The name server's port with TLS. It is opened if there is a certificate (`[tls]`)."""
+    access_key: str = ""
+    """The access key that brokers and administrators sign with. If it is set, the name server of
+    this process accepts only signed changes (registrations, keys, permissions), and this broker
+    signs its requests to all name servers. Empty: any client that reaches the port may change
+    everything."""
+    secret_key_file: str = ""
+    """File with the secret key of `access_key`: at least 16 bytes, mode 0600. All brokers and name
+    servers of a cluster need a copy."""
+    open_reads: bool = True
+    """Whether the name server answers unsigned requests for routes, topics and brokers. If false,
+    reads have to be signed, too, including those of clients."""
+    servers: list[NameServerAddress] = []
+    """The name servers that this broker registers with, such as "10.0.0.5:9876". The name server of
+    this process need not be listed."""
+    tls: bool = False
+    """Whether this broker uses TLS to register with `servers`, whose ports have to be ports with
+    TLS. For the name server of its own process it does not use TLS."""
+    tls_ca: str = ""
+    """PEM file with the authorities that have to have issued the certificates of `servers`. Empty:
+    those that the system trusts. The certificates have to be for the names or addresses in
+    `servers`."""
+    cluster: Name = "DefaultCluster"
+    """The cluster that this broker belongs to."""
+    broker: Name = "broker-a"
+    """The name of this broker. In a cluster, only a master and its slaves have the same name."""
 
 
 class AdminSettings(Section):
     """Metrics, health and the commands of a running server. This listener is always on loopback."""
 
-    enabled: bool = Field(default=True, description="Whether to open this listener.")
-    port: PortNumber = Field(
-        default=9464, description="The port. 0: the system chooses a free port."
-    )
+    enabled: bool = True
+    """Whether to open this listener."""
+    port: PortNumber = 9464
+    """The port. 0: the system chooses a free port."""
 
 
 class StorageSettings(Section):
@@ -346,89 +280,57 @@ class StorageSettings(Section):
 
     segment_bytes: Annotated[
         int, Field(ge=0, le=1024 * MIB), AfterValidator(_checked_segment_bytes)
-    ] = Field(
-        default=0,
-        description="The size of one segment of the commit log. Each segment takes this space "
-        "from the start. The size is decided when the log is created, and stays. 0: 1 GiB, as in "
-        "RocketMQ, or a 64th of the free space if that is less, but at least 16 MiB. Brokers that "
-        "replicate use 1 GiB.",
-    )
-    log_bytes_max: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="How large the log may become, as the sum of its segments. Above it, topics "
-        "whose retention has a limit lose their oldest messages early, in the order of the log, "
-        "as long as that allows segments to be deleted. 0: only the free space of the disk limits "
-        "the log.",
-    )
-    segments_ahead: Literal["zeros", "room"] = Field(
-        default="zeros",
-        description="How the next segment is prepared before it is used. zeros: it is filled with "
-        "zeros, which makes acknowledgements faster, and makes the disk write twice as much. "
-        "room: its space is only allocated.",
-    )
-    spare_segments: Annotated[int, Field(ge=0, le=2)] = Field(
-        default=1,
-        description="How many deleted segments are retained for reuse. They are overwritten with "
-        "zeros first. There are none if `segments_ahead` is room. They are the first to be "
-        "deleted when space runs out.",
-    )
-    tail_bytes_max: Annotated[int, Field(ge=MIB)] = Field(
-        default=64 * MIB,
-        description="How many bytes of the latest messages are held in memory for subscribers "
-        "that keep up.",
-    )
-    message_bytes_max: Annotated[int, Field(ge=1, le=128 * MIB)] = Field(
-        default=16 * MIB,
-        description="The size of the largest message body that is accepted. AMQP allows up to 128 "
-        "MiB, if the segments are larger than that. MQTT, HTTP and RocketMQ never allow more than "
-        "16 MiB.",
-    )
-    save_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=5.0,
-        description="How often indexes and state are saved beside the log. A shorter interval "
-        "makes a start after a crash faster. Nothing is lost either way.",
-    )
-    disk_reserve_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="The free space below which publishers are refused, so that acknowledgements "
-        "can still be stored. 0: the larger of three segments and 5 % of the disk, but at most 16 "
-        "GiB and a quarter of the disk.",
-    )
-    disk_early_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="The free space below which topics whose retention has a limit lose their "
-        "oldest messages early. 0: twice the reserve.",
-    )
-    disk_full_drops_oldest: bool = Field(
-        default=False,
-        description="Whether queues and sessions lose their oldest unsettled messages when the "
-        "space for messages runs out. If false, publishers are refused instead. Dropped messages "
-        "are counted and logged.",
-    )
-    disk_check_seconds: Annotated[float, Field(gt=0, le=60)] = Field(
-        default=0.5, description="How often the free space is checked."
-    )
-    retention_check_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=10.0, description="How often retention is checked."
-    )
+    ] = 0
+    """The size of one segment of the commit log. Each segment takes this space from the start. The
+    size is decided when the log is created, and stays. 0: 1 GiB, as in RocketMQ, or a 64th of the
+    free space if that is less, but at least 16 MiB. Brokers that replicate use 1 GiB."""
+    log_bytes_max: Annotated[int, Field(ge=0)] = 0
+    """How large the log may become, as the sum of its segments. Above it, topics whose retention
+    has a limit lose their oldest messages early, in the order of the log, as long as that allows
+    segments to be deleted. 0: only the free space of the disk limits the log."""
+    segments_ahead: Literal["zeros", "room"] = "zeros"
+    """How the next segment is prepared before it is used. zeros: it is filled with zeros, which
+    makes acknowledgements faster, and makes the disk write twice as much. room: its space is only
+    allocated."""
+    spare_segments: Annotated[int, Field(ge=0, le=2)] = 1
+    """How many deleted segments are retained for reuse. They are overwritten with zeros first.
+    There are none if `segments_ahead` is room. They are the first to be deleted when space runs
+    out."""
+    tail_bytes_max: Annotated[int, Field(ge=MIB)] = 64 * MIB
+    """How many bytes of the latest messages are held in memory for subscribers that keep up."""
+    message_bytes_max: Annotated[int, Field(ge=1, le=128 * MIB)] = 16 * MIB
+    """The size of the largest message body that is accepted. AMQP allows up to 128 MiB, if the
+    segments are larger than that. MQTT, HTTP and RocketMQ never allow more than 16 MiB."""
+    save_seconds: Annotated[float, Field(gt=0)] = 5.0
+    """How often indexes and state are saved beside the log. A shorter interval makes a start after
+    a crash faster. Nothing is lost either way."""
+    disk_reserve_bytes: Annotated[int, Field(ge=0)] = 0
+    """The free space below which publishers are refused, so that acknowledgements can still be
+    stored. 0: the larger of three segments and 5 % of the disk, but at most 16 GiB and a quarter of
+    the disk."""
+    disk_early_bytes: Annotated[int, Field(ge=0)] = 0
+    """The free space below which topics whose retention has a limit lose their oldest messages
+    early. 0: twice the reserve."""
+    disk_full_drops_oldest: bool = False
+    """Whether queues and sessions lose their oldest unsettled messages when the space for messages
+    runs out. If false, publishers are refused instead. Dropped messages are counted and logged."""
+    disk_check_seconds: Annotated[float, Field(gt=0, le=60)] = 0.5
+    """How often the free space is checked."""
+    retention_check_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """How often retention is checked."""
 
 
 class TopicDefaults(Section):
     """Settings of all topics that have no settings of their own (`polymq topic set`)."""
 
-    durability: Literal["fsync", "page_cache"] = Field(
-        default="fsync",
-        description="What an acknowledgement waits for. fsync: the disk. page_cache: only the "
-        "operating system, so a power cut loses the messages of the last 0.2 seconds.",
-    )
-    retention_seconds: Annotated[int, Field(ge=0, le=SECONDS_MAX)] = Field(
-        default=72 * 3600,
-        description="How long messages can be read by offset. Messages that a queue, a session or "
-        "a subscription has not settled stay longer. 0: for ever.",
-    )
-    retention_bytes: Annotated[int, Field(ge=0, le=BYTES_MAX)] = Field(
-        default=0, description="How many bytes of each topic can be read by offset. 0: no limit."
-    )
+    durability: Literal["fsync", "page_cache"] = "fsync"
+    """What an acknowledgement waits for. fsync: the disk. page_cache: only the operating system, so
+    a power cut loses the messages of the last 0.2 seconds."""
+    retention_seconds: Annotated[int, Field(ge=0, le=SECONDS_MAX)] = 72 * 3600
+    """How long messages can be read by offset. Messages that a queue, a session or a subscription
+    has not settled stay longer. 0: for ever."""
+    retention_bytes: Annotated[int, Field(ge=0, le=BYTES_MAX)] = 0
+    """How many bytes of each topic can be read by offset. 0: no limit."""
 
 
 class ReplicationSettings(Section):
@@ -443,99 +345,66 @@ class ReplicationSettings(Section):
                 raise ValueError(f"replication.{old} is now named {new}: set that instead")
         return values
 
-    role: Literal["master", "slave"] = Field(
-        default="master",
-        description="master: the broker accepts messages. slave: it follows a master, serves "
-        "readers by offset, and can be promoted (`polymq broker promote`).",
-    )
-    name: str = Field(
-        default="slave",
-        max_length=127,
-        description="The name by which a master knows this slave. No two slaves may have the same "
-        "name.",
-    )
-    listen: str = Field(
-        default="",
-        description="The address on which a master accepts slaves (HOST:PORT). Empty: it accepts "
-        "none. A slave listens on it, too, to answer the other brokers of the group, and to "
-        "accept slaves once it is promoted.",
-    )
-    master: str = Field(
-        default="", description="The address of the master that a slave follows (HOST:PORT)."
-    )
-    peers: list[str] = Field(
-        default=[],
-        description="The addresses on which the other brokers of the group listen (HOST:PORT), "
-        "including slaves. A master asks them when it starts and continuously after that, and "
-        "accepts nothing more if one of them was promoted after it. A slave that is about to be "
-        "promoted asks them whether one of them leads or has more of the log.",
-    )
-    tls: bool = Field(
-        default=False,
-        description="Whether replication uses TLS: a master listens with `tls.certificate`, and "
-        "slaves and peers connect with TLS.",
-    )
-    tls_ca: str = Field(
-        default="",
-        description="PEM file with the authorities that have to have issued the certificates of "
-        "the other brokers. Empty: those that the system trusts.",
-    )
-    secret_file: str = Field(
-        default="",
-        description="File with the secret that all brokers of the group share: at least 16 bytes.",
-    )
-    min_in_sync: Annotated[int, Field(ge=1, le=DISKS_MAX)] = Field(
-        default=1,
-        description="How many brokers must have a message or a change of state on their disks "
-        "before it is acknowledged and visible. 1: only this broker. 2: this broker and one "
-        "slave. Topics can have a number of their own (`polymq topic set NAME min_in_sync=2`).",
-    )
+    role: Literal["master", "slave"] = "master"
+    """master: the broker accepts messages. slave: it follows a master, serves readers by offset,
+    and can be promoted (`polymq broker promote`)."""
+    name: str = Field(default="slave", max_length=127)
+    """The name by which a master knows this slave. No two slaves may have the same name."""
+    listen: str = ""
+    """The address on which a master accepts slaves (HOST:PORT). Empty: it accepts none. A slave
+    listens on it, too, to answer the other brokers of the group, and to accept slaves once it is
+    promoted."""
+    master: str = ""
+    """The address of the master that a slave follows (HOST:PORT)."""
+    peers: list[str] = []
+    """The addresses on which the other brokers of the group listen (HOST:PORT), including slaves. A
+    master asks them when it starts and continuously after that, and accepts nothing more if one of
+    them was promoted after it. A slave that is about to be promoted asks them whether one of them
+    leads or has more of the log."""
+    tls: bool = False
+    """Whether replication uses TLS: a master listens with `tls.certificate`, and slaves and peers
+    connect with TLS."""
+    tls_ca: str = ""
+    """PEM file with the authorities that have to have issued the certificates of the other brokers.
+    Empty: those that the system trusts."""
+    secret_file: str = ""
+    """File with the secret that all brokers of the group share: at least 16 bytes."""
+    min_in_sync: Annotated[int, Field(ge=1, le=DISKS_MAX)] = 1
+    """How many brokers must have a message or a change of state on their disks before it is
+    acknowledged and visible. 1: only this broker. 2: this broker and one slave. Topics can have a
+    number of their own (`polymq topic set NAME min_in_sync=2`)."""
 
 
 class LogSettings(Section):
     """What the program logs on stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The lowest severity that is logged."
-    )
-    format: Literal["auto", "console", "json"] = Field(
-        default="auto",
-        description="The format of the log. auto: console on a terminal, otherwise json. json: "
-        "one JSON object per line.",
-    )
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest severity that is logged."""
+    format: Literal["auto", "console", "json"] = "auto"
+    """The format of the log. auto: console on a terminal, otherwise json. json: one JSON object per
+    line."""
 
 
 class SinkSettings(Section):
     """`polymq sink`, which writes topics to Parquet files."""
 
-    output_directory: Path = Field(
-        default=Path("lake"), description="The directory for the Parquet files."
-    )
-    checkpoint_directory: Path = Field(
-        default=Path("lake-checkpoint"),
-        description="The directory in which Spark stores how far it has read.",
-    )
-    topics: list[str] = Field(default=[], description="The topics to write. Empty: all topics.")
-    topic_pattern: str = Field(
-        default="",
-        description="A regular expression of Python, instead of a list of topics. Topics whose "
-        "whole names match it are written, including those that are created later. Empty: no "
-        "pattern.",
-    )
-    exclude_topics: list[str] = Field(
-        default=[],
-        description="Topics that are not written, even if all topics are written or their names "
-        "match the pattern.",
-    )
-    fail_on_data_loss: bool = Field(
-        default=True,
-        description="Whether to stop when messages were deleted before they were written: by "
-        "retention, or with their topic. If false, the sink continues and logs which messages are "
-        "missing.",
-    )
-    trigger_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="How often new messages are written while the sink is running."
-    )
+    output_directory: Path = Path("lake")
+    """The directory for the Parquet files."""
+    checkpoint_directory: Path = Path("lake-checkpoint")
+    """The directory in which Spark stores how far it has read."""
+    topics: list[str] = []
+    """The topics to write. Empty: all topics."""
+    topic_pattern: str = ""
+    """A regular expression of Python, instead of a list of topics. Topics whose whole names match
+    it are written, including those that are created later. Empty: no pattern."""
+    exclude_topics: list[str] = []
+    """Topics that are not written, even if all topics are written or their names match the
+    pattern."""
+    fail_on_data_loss: bool = True
+    """Whether to stop when messages were deleted before they were written: by retention, or with
+    their topic. If false, the sink continues and logs which messages are missing."""
+    trigger_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """How often new messages are written while the sink is running."""
 
 
 class Settings(Section):
@@ -554,6 +423,16 @@ class Settings(Section):
     replication: ReplicationSettings = ReplicationSettings()
     log: LogSettings = LogSettings()
     sink: SinkSettings = SinkSettings()
+
+    @property
+    def listeners(self) -> dict[str, ListenerSettings]:
+        """Those for clients, by their section, in the order in which they open."""
+        return {"mqtt": self.mqtt, "amqp": self.amqp, "http": self.http, "rocketmq": self.rocketmq}
+
+
+SECTIONS: Final[Mapping[str, type[Section]]] = {
+    name: type(field.default) for name, field in Settings.model_fields.items()
+}
 
 
 def is_loopback(host: str) -> bool:
@@ -615,7 +494,7 @@ def _read_environment() -> Mapping[str, Any]:
         return {}
     for name in names:
         section, nested, _ = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition(NESTED)
-        if not nested or section not in Settings.model_fields:
+        if not nested or section not in SECTIONS:
             raise Failure(
                 ExitCode.USAGE,
                 f"environment variable {name} is not a setting: settings are named "
@@ -670,18 +549,13 @@ def _contains(values: Any, path: list[str]) -> bool:
 
 
 def _suggestion(name: str) -> str:
-    near = difflib.get_close_matches(name, [path for path, _ in setting_paths()], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, setting_paths(), n=1, cutoff=0.6)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def setting_paths() -> list[tuple[str, str]]:
-    """(section.key, description) of every setting, in the model's order, sections included."""
+def setting_paths() -> list[str]:
+    """section.key of every setting, in the model's order, sections included."""
     paths = []
-    for section, field in Settings.model_fields.items():
-        model = field.annotation
-        assert isinstance(model, type)
-        assert issubclass(model, Section)
-        paths.append((section, model.__doc__ or ""))
-        for key, known in model.model_fields.items():
-            paths.append((f"{section}.{key}", known.description or ""))
+    for section, model in SECTIONS.items():
+        paths += [section, *(f"{section}.{key}" for key in model.model_fields)]
     return paths
