@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(FOLDERS) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test test-all crash kills replica-kills model sabotage check run bench clean help
+.PHONY: install demo test test-all coverage crash kills replica-kills model sabotage check run bench clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ test: $(VENV)/.installed-dev  ## Run the tests, but for those that take long (ab
 
 test-all: $(VENV)/.installed-dev  ## Run all tests, with Spark, Java, kill loops and simulations (about 15 minutes).
 	$(RUN) pytest $(PARALLEL) $(TESTS)
+
+coverage: $(VENV)/.installed-dev  ## Run the tests without servers and report which branches no test takes (plain kernels).
+	POLYMQ_KERNELS=pure $(RUN) pytest $(PARALLEL) -m "$(QUICK)" --cov --cov-report= tests $(TESTS)
+	$(BIN)/coverage report
 
 crash: $(VENV)/.installed-dev  ## Break the disk in 20,000 ways and look for what was promised (CRASH="--states 1000000").
 	PYTHONHASHSEED=0 $(RUN) tests.crash $(CRASH)
