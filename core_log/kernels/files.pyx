@@ -11,7 +11,6 @@ from posix.unistd cimport pwrite
 def write_part(
     int handle, bytearray memory not None, Py_ssize_t start, Py_ssize_t end, long long position
 ):
-    """See `files.py`."""
     cdef Py_buffer view
     if not 0 <= start <= end <= len(memory):
         raise ValueError(f"no part of {len(memory)} bytes: {start} to {end}")

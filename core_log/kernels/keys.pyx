@@ -63,7 +63,6 @@ cdef uint32_t hash_key(const uint8_t *topic, Py_ssize_t topic_size, const uint8_
 
 
 def key_hash(bytes topic, bytes key):
-    """See keys.py."""
     return hash_key(
         <const uint8_t *>PyBytes_AS_STRING(topic), len(topic),
         <const uint8_t *>PyBytes_AS_STRING(key), len(key),
@@ -191,7 +190,6 @@ cdef int add_keys(bytearray rows, Py_ssize_t *used, const uint8_t *record, const
 
 
 def find_keys(memory, Py_ssize_t start, Py_ssize_t end):
-    """See keys.py."""
     cdef Py_buffer view
     cdef const uint8_t *base
     cdef const uint8_t *record
@@ -228,7 +226,6 @@ cdef uint32_t slots_of(bytearray slots) except 0:
 
 
 def link_keys(rows, bytearray slots not None, uint32_t number, int64_t begin_ms):
-    """See keys.py."""
     cdef Py_buffer view
     cdef uint32_t count = slots_of(slots)
     cdef uint8_t *table = <uint8_t *>PyByteArray_AS_STRING(slots)
@@ -263,7 +260,6 @@ def link_keys(rows, bytearray slots not None, uint32_t number, int64_t begin_ms)
 
 
 def fill_slots(entries, bytearray slots not None, uint32_t number):
-    """See keys.py."""
     cdef Py_buffer view
     cdef uint32_t count = slots_of(slots)
     cdef uint8_t *table = <uint8_t *>PyByteArray_AS_STRING(slots)

@@ -155,7 +155,6 @@ cdef bint fill_entry(const uint8_t *at, int64_t size, uint8_t *entry) except -1:
 
 
 def check_record(memory, Py_ssize_t start, Py_ssize_t end, int64_t position=-1):
-    """See walking.py."""
     cdef Py_buffer view
     PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
     try:
@@ -184,7 +183,6 @@ cdef bint follow_batch(const uint8_t *at, int64_t size, int64_t position, bint *
 
 
 def scan(memory, Py_ssize_t start, Py_ssize_t end, int64_t position, tuple batch):
-    """See walking.py."""
     cdef Py_buffer view
     cdef const uint8_t *base
     cdef Py_ssize_t at = start
@@ -256,7 +254,6 @@ cdef bint take_target(dict tables, const uint8_t *digits, const uint8_t *entry,
 
 
 def dispatch(memory, Py_ssize_t start, Py_ssize_t end, dict tables):
-    """See walking.py."""
     cdef Py_buffer view
     cdef const uint8_t *base
     cdef const uint8_t *digits = NULL
@@ -287,7 +284,6 @@ def dispatch(memory, Py_ssize_t start, Py_ssize_t end, dict tables):
 
 
 def find_system(memory, Py_ssize_t start, Py_ssize_t end, bytes topic, bytes name):
-    """See walking.py."""
     cdef Py_buffer view
     cdef const uint8_t *base
     cdef const uint8_t *properties
@@ -321,7 +317,6 @@ def find_system(memory, Py_ssize_t start, Py_ssize_t end, bytes topic, bytes nam
 
 
 def find_marked(memory, Py_ssize_t start, Py_ssize_t end, bytes topic, uint32_t system_flags):
-    """See walking.py."""
     cdef Py_buffer view
     cdef const uint8_t *base
     cdef Py_ssize_t at = start
@@ -387,7 +382,6 @@ cdef void copy_records(char *out, const uint8_t *memory, int64_t position, const
 
 def gather(entries, Py_ssize_t stride, Py_ssize_t first, memory, int64_t position, Py_ssize_t used,
            bint verify):
-    """See walking.py."""
     cdef Py_buffer entries_view
     cdef Py_buffer view
     cdef const uint8_t *entry
@@ -434,7 +428,6 @@ def gather(entries, Py_ssize_t stride, Py_ssize_t first, memory, int64_t positio
 
 
 def check_targets(records, number, offset):
-    """See walking.py."""
     cdef Py_buffer view
     cdef const uint8_t *base
     cdef const uint8_t *digits = NULL
@@ -473,7 +466,6 @@ def check_targets(records, number, offset):
 
 
 def record_run(memory, Py_ssize_t start, Py_ssize_t end, Py_ssize_t constant_size):
-    """See walking.py."""
     cdef Py_buffer view
     cdef const uint8_t *base
     cdef const uint8_t *kind = NULL

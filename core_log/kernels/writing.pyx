@@ -150,7 +150,6 @@ cdef uint8_t *put_base64(uint8_t *at, const uint8_t *source, Py_ssize_t size) no
 
 
 def crc32(memory, Py_ssize_t start, Py_ssize_t end, uint32_t value=0):
-    """See writing.py."""
     cdef Py_buffer view
     PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
     try:
@@ -162,7 +161,6 @@ def crc32(memory, Py_ssize_t start, Py_ssize_t end, uint32_t value=0):
 
 
 def java_hash(str text):
-    """See writing.py."""
     cdef uint32_t value = 0
     cdef uint32_t unit
     for character in text:
@@ -192,7 +190,6 @@ cdef const int64_t *rows_of(array.array rows, int64_t first, int64_t last,
 
 
 def next_run(batch, Py_ssize_t first):
-    """See writing.py."""
     cdef int64_t count = batch.count
     cdef array.array array_of_rows = batch.rows
     cdef const int64_t *rows
@@ -234,7 +231,6 @@ cdef inline int64_t extra_size(int64_t kind, Py_ssize_t name_size, int64_t size)
 
 def run_size(batch, Py_ssize_t first, Py_ssize_t last, tuple form, Py_ssize_t target_count,
              Py_ssize_t suffix_size):
-    """See writing.py."""
     cdef bytes topic = form[1]
     cdef bytes properties = form[2]
     cdef int64_t kind = form[3]
@@ -412,7 +408,6 @@ cdef int one_target(Run *run, int64_t number, int64_t offset, int64_t count) exc
 
 
 cdef class Appender:
-    """See writing.py."""
 
     def __init__(self):
         self.entries = b""
@@ -422,7 +417,6 @@ cdef class Appender:
         bytes hosts, targets, int64_t number, int64_t offset, batch, Py_ssize_t first,
         Py_ssize_t last, int64_t born_ms, int64_t store_ms,
     ) except -1:
-        """See writing.py."""
         return self.write(
             memory, start, limit, position, form, hosts, b"", targets, number, offset, 0, batch,
             first, last, born_ms, store_ms,
@@ -511,7 +505,6 @@ cdef Appender appender = Appender()
 def append_run(bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t position, tuple form,
                bytes hosts, bytes suffix, targets, int64_t base, batch, Py_ssize_t first,
                Py_ssize_t last, int64_t born_ms, int64_t store_ms):
-    """See writing.py."""
     cdef Py_ssize_t count
     if targets is None:
         raise TypeError("no targets are an empty sequence")
@@ -523,7 +516,6 @@ def append_run(bytearray memory, Py_ssize_t start, Py_ssize_t limit, int64_t pos
 
 
 def widen(entries, store_ms=0, priority=0, ttl_code=0):
-    """See writing.py."""
     cdef Py_buffer view
     cdef uint8_t ttl[11]
     cdef const uint8_t *source
@@ -562,7 +554,6 @@ def widen(entries, store_ms=0, priority=0, ttl_code=0):
 
 
 def find_damaged(entries):
-    """See writing.py."""
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef Py_ssize_t index
@@ -585,7 +576,6 @@ def find_damaged(entries):
 
 def plan_read(entries, Py_ssize_t stride, Py_ssize_t first, int64_t gap_max, int64_t size_max,
               int64_t limit):
-    """See writing.py."""
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef int64_t start, end, position, size
@@ -618,7 +608,6 @@ def plan_read(entries, Py_ssize_t stride, Py_ssize_t first, int64_t gap_max, int
 
 
 def fit(entries, Py_ssize_t stride, int64_t count_max, int64_t bytes_max):
-    """See writing.py."""
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef int64_t total = 0
@@ -638,7 +627,6 @@ def fit(entries, Py_ssize_t stride, int64_t count_max, int64_t bytes_max):
 
 
 def expired(entries, now_ms, ttl_code):
-    """See writing.py."""
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef int64_t now, ends, due = -1

@@ -34,7 +34,6 @@ cdef struct Walk:
 
 
 def children(bytes data, int64_t start, int64_t end, int kind, int64_t count_max, array spans):
-    """See `texts.children`."""
     assert 0 <= start <= end <= len(data)
     assert count_max > 0
     assert spans.itemsize == 8 and len(spans) >= count_max * C_SPAN_COLUMNS
