@@ -62,10 +62,6 @@ FIELDS: Final = struct.Struct(">I4sI8sqq48sI")
 """Size, magic, body CRC, queue id and flag, queue offset, position, what does not change within a
 run, body size."""
 CRC_MASK: Final = 0x7FFF_FFFF
-DIGITS: Final = [(b"%04d" % value)[::-1] for value in range(10_000)]
-"""Four digits of a checksum, the least significant first."""
-LAST_DIGITS: Final = [(b"%02d" % value)[::-1] + b"\x02" for value in range(100)]
-"""The two most significant digits, and the property's end."""
 TTL: Final = struct.Struct(">HIBI")  # the second part of a private entry, without its check
 CHECKS: Final = [bytes((value,)) for value in range(256)]
 """The last byte of a private entry by the value of its check."""
@@ -340,14 +336,7 @@ def append_run(
                 body_size,
             )
             record = b"".join((fields, body, behind, extra, named, suffix))
-            value = crc(record) & CRC_MASK
-            parts += (
-                record,
-                CRC_START,
-                DIGITS[value % 10_000],
-                DIGITS[value // 10_000 % 10_000],
-                LAST_DIGITS[value // 100_000_000],
-            )
+            parts += (record, crc_property(crc(record)))
             entries.append(pack_entry(own_position, size, tag))
             at += size
             if targets:

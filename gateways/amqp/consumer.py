@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import Delivery, QueueConsumer, RecordRun, RunMeta
 from polymq.gateways.amqp import mapping
@@ -39,26 +39,17 @@ if TYPE_CHECKING:
 _TAG: Final = struct.Struct(">QB")
 
 
-class Holder(Protocol):
-    """What unacknowledged messages are given back to."""
+class Holder:
+    """What unacknowledged messages are given back to, and by it to their queue.
 
-    handle: QueueConsumer | None
-    """The engine's side of it; set before the first message."""
-
-    def settle(self, first_offset: int, count: int) -> None: ...
-    def requeue(self, first_offset: int, count: int) -> None: ...
-    def reject(self, first_offset: int, count: int) -> None: ...
-    def returned(self, count: int) -> None:
-        """`count` messages are no longer unacknowledged."""
-
-
-class Getter:
-    """Holds what basic.get took. Prefetch does not count it."""
+    Attributes:
+        handle: the engine's side of it; set before the first message.
+    """
 
     __slots__ = ("handle",)
 
-    def __init__(self, handle: QueueConsumer) -> None:
-        self.handle: QueueConsumer | None = handle
+    def __init__(self, handle: QueueConsumer | None) -> None:
+        self.handle = handle
 
     def settle(self, first_offset: int, count: int) -> None:
         """Acknowledged."""
@@ -76,14 +67,19 @@ class Getter:
         self.handle.reject(first_offset, count)
 
     def returned(self, count: int) -> None:
-        """Nothing waits for credit."""
+        """`count` messages are no longer unacknowledged."""
 
 
-class Consumer:
+class Getter(Holder):
+    """Holds what basic.get took. Prefetch does not count it, and nothing waits for credit."""
+
+    __slots__ = ()
+
+
+class Consumer(Holder):
     """One consumer tag of a channel: `broker.port.Consumer`.
 
     Attributes:
-        handle: its hold on the queue, set after `QueuePort.consume`.
         started: consume-ok left.
         unacked_count: delivered and not settled.
     """
@@ -95,20 +91,19 @@ class Consumer:
         "_no_ack",
         "deadline",
         "ended",
-        "handle",
         "started",
         "tag",
         "unacked_count",
     )
 
     def __init__(self, channel: Channel, tag: str, *, no_ack: bool, limit: int) -> None:
+        super().__init__(None)
         self._channel = channel
         self._no_ack = no_ack
         self._limit = limit
         self._head = struct.pack(">HH", 60, 60) + short_string(tag)
         self.tag = tag
         self.deadline: AckDeadline | None = None
-        self.handle: QueueConsumer | None = None
         self.started = False
         self.ended = False
         self.unacked_count = 0
@@ -163,23 +158,6 @@ class Consumer:
             self.ended = True
             self._end_deadline()
             self._channel.consumer_cancelled(self)
-
-    # --- Holder -----------------------------------------------------------------------------
-
-    def settle(self, first_offset: int, count: int) -> None:
-        """Acknowledged."""
-        assert self.handle is not None
-        self.handle.settle(first_offset, count)
-
-    def requeue(self, first_offset: int, count: int) -> None:
-        """Given back to the queue."""
-        assert self.handle is not None
-        self.handle.requeue(first_offset, count)
-
-    def reject(self, first_offset: int, count: int) -> None:
-        """Not wanted."""
-        assert self.handle is not None
-        self.handle.reject(first_offset, count)
 
     def returned(self, count: int) -> None:
         """Credit has grown."""
