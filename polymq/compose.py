@@ -322,8 +322,8 @@ class Node:
             log.warning("there are no users: no client is accepted before `polymq user add NAME`")
         else:
             log.info("clients have to log in", users=len(users))
-        doors = settings.listeners.items()
-        plain = [name for name, section in doors if section.enabled and section.plain]
+        sections = settings.listeners.items()
+        plain = [name for name, section in sections if section.enabled and section.plain]
         if outside and plain:
             log.warning(
                 "messages and passwords cross the network unencrypted at the ports without TLS",
