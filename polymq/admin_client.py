@@ -34,24 +34,21 @@ TAG_PROPERTY: Final = "TAGS"
 PRINTED_BYTES_MAX: Final = 4096
 
 
-_CHANGES: Final = {ADMIN_HEADER: "cli"}
-
-
-class OperatorClient:
+class AdminClient:
     """Asks the operator's listener of a server. Every method raises Failure.
 
     Args:
         credentials: value of the Authorization header, for a server that has users.
     """
 
-    def __init__(self, ports: Ports, credentials: str | None) -> None:
+    def __init__(self, ports: Ports, credentials: str | None = None) -> None:
         self._port = _open_port(ports.admin, "admin")
         self._headers = {} if credentials is None else {"Authorization": credentials}
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         """Status and content of a good answer. A body is sent as JSON."""
         raw = None if body is None else json.dumps(body).encode()
-        headers = self._headers | (_CHANGES if method != "GET" else {})
+        headers = self._headers | ({ADMIN_HEADER: "cli"} if method != "GET" else {})
         return _request(ADMIN_HOST, self._port, method, path, raw, headers)
 
     def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -59,56 +56,34 @@ class OperatorClient:
         answer: dict[str, Any] = json.loads(self.request(method, path, body)[1])
         return answer
 
-
-class AdminClient:
-    """Topics of a server. Every method raises Failure.
-
-    Args:
-        credentials: see `OperatorClient`.
-    """
-
-    def __init__(self, ports: Ports, credentials: str | None = None) -> None:
-        self._client = OperatorClient(ports, credentials)
-
-    def topics(self) -> list[dict[str, Any]]:
-        """All topics."""
-        topics: list[dict[str, Any]] = self._client.ask("GET", "/topics")["topics"]
-        return topics
-
-    def topic(self, name: str) -> dict[str, Any]:
-        """One topic."""
-        return self._client.ask("GET", _path(name))
-
-    def store(self) -> dict[str, Any]:
-        """The log, its disk, and who holds the oldest segment."""
-        return self._client.ask("GET", "/store")
-
     def create_topic(self, name: str, queue_count: int, settings: Mapping[str, str]) -> bool:
         """Create; False if it was there already, and then nothing of it changes."""
-        path = f"{_path(name)}?{urlencode({'queues': queue_count, **settings})}"
-        return self._client.request("PUT", path)[0] == 201
+        path = path_of("topics", name, query={"queues": queue_count, **settings})
+        return self.request("PUT", path)[0] == 201
 
     def set_topic(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
         """Change settings; the topic as it is then."""
-        return self._client.ask("PATCH", f"{_path(name)}?{urlencode(settings)}")
-
-    def delete_topic(self, name: str) -> None:
-        """Delete with all messages."""
-        self._client.request("DELETE", _path(name))
+        return self.ask("PATCH", path_of("topics", name, query=settings))
 
     def find_messages(
         self, topic: str, key: str, *, since_ms: int | None, until_ms: int | None, count: int
     ) -> list[StoredMessage]:
         """Messages with a key, newest first."""
-        asked = {"key": key, "since_ms": since_ms, "until_ms": until_ms, "count": count}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-        content = self._client.request("GET", f"{_path(topic)}/messages?{query}")[1]
+        query = {"key": key, "since_ms": since_ms, "until_ms": until_ms, "count": count}
+        content = self.request("GET", path_of("topics", topic, "messages", query=query))[1]
         return [stored_message(record) for record in iterate_records(content)]
 
     def message(self, position: str) -> StoredMessage:
         """The message at a position of the log, or with a message id."""
-        content = self._client.request("GET", f"/messages/{quote(position, safe='')}")[1]
+        content = self.request("GET", path_of("messages", position))[1]
         return stored_message(next(iterate_records(content)))
+
+
+def path_of(*parts: str, query: Mapping[str, object] | None = None) -> str:
+    """The path of a resource, with the values of the query that are not None."""
+    path = "".join("/" + quote(part, safe="") for part in parts)
+    asked = {name: value for name, value in (query or {}).items() if value is not None}
+    return f"{path}?{urlencode(asked)}" if asked else path
 
 
 def server_health(ports: Ports) -> str:
@@ -151,16 +126,14 @@ def publish(
         headers["Content-Type"] = content_type
     if credentials is not None:
         headers["Authorization"] = credentials
-    _request(ports.host, _open_port(ports.http, "HTTP"), "POST", _path(topic), body, headers)
+    _request(
+        ports.host, _open_port(ports.http, "HTTP"), "POST", path_of("topics", topic), body, headers
+    )
 
 
 def _header(value: str) -> str:
     """The header form of an attribute (CloudEvents HTTP binding 3.1.3.2)."""
     return quote(value, safe="".join(chr(code) for code in range(0x21, 0x7F) if code not in b'"%'))
-
-
-def _path(topic: str) -> str:
-    return "/topics/" + quote(topic, safe="")
 
 
 def _open_port(port: int | None, name: str) -> int:

@@ -1,6 +1,7 @@
 """The command line: what a person types. Parses options, calls one function, prints.
 
-Rule: nothing here catches errors; they end in `polymq.program`, which makes one line of each.
+Rules: a command that returns nothing has done its work. Nothing here catches errors; they end in
+`polymq.program`, which makes one line of each.
 Heavy imports stand inside the commands, because `polymq --version` should not load a server; and
 the start of a server does not load the other commands (`ELSEWHERE`).
 """

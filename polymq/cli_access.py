@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from polymq.admin_client_users import UserClient
-from polymq.cli_options import settings_from
+from polymq.admin_client import AdminClient
+from polymq.cli_options import config_option, data_flag, settings_from
 from polymq.errors import ExitCode, Failure
 from polymq.operator_token import read_token
 from polymq.ports import find_ports
@@ -30,8 +30,8 @@ ACCESS_KEY: Final = "access_key"
 SECRET_KEY_FILE: Final = "secret_key_file"
 
 
-def as_options(command: Command) -> Command:
-    """`--as USER` and `--as-password-file FILE`: who asks."""
+def operator_options(command: Command) -> Command:
+    """The server that is asked, and who asks: `--as USER` and `--as-password-file FILE`."""
     command = click.option(
         "--as-password-file",
         AS_PASSWORD_FILE,
@@ -39,13 +39,14 @@ def as_options(command: Command) -> Command:
         type=click.Path(dir_okay=False, path_type=Path),
         help="File with the password of the --as user. Default: the keyboard.",
     )(command)
-    return click.option(
+    command = click.option(
         "--as",
         AS_USER,
         metavar="USER",
         envvar="POLYMQ_USER",
         help="Send requests as this user, if the server has users.",
     )(command)
+    return config_option(data_flag(command))
 
 
 def access_key_options(command: Command) -> Command:
@@ -94,20 +95,18 @@ def credentials(options: dict[str, Any]) -> str | None:
     return "Basic " + base64.b64encode(raw).decode()
 
 
-def operator_credentials(settings: Settings, named: str | None) -> str | None:
-    """What the operator's listener is told: the named user, else the token of the server that uses
-    this data directory, if we may read it."""
-    if named is not None:
-        return named
-    token = read_token(settings.server.data_directory)
-    return None if token is None else f"Bearer {token}"
-
-
-def user_client(options: dict[str, Any]) -> UserClient:
-    """What asks about users, as the options of a command say."""
+def admin_client(options: dict[str, Any]) -> AdminClient:
+    """What asks the operator's listener, as the options of a command say."""
     named = credentials(options)
-    settings = settings_from(options)
-    return UserClient(find_ports(settings), operator_credentials(settings, named))
+    return admin_client_of(settings_from(options), named)
+
+
+def admin_client_of(settings: Settings, named: str | None) -> AdminClient:
+    """What asks the operator's listener: as the named user, else with the token of the server that
+    uses this data directory, if we may read it."""
+    if named is None and (token := read_token(settings.server.data_directory)) is not None:
+        named = f"Bearer {token}"
+    return AdminClient(find_ports(settings), named)
 
 
 def read_new_password(file: Path | None) -> str:

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin_client import OperatorClient
-from polymq.cli_access import as_options, credentials, operator_credentials
-from polymq.cli_options import config_option, data_flag, settings_from
+from polymq.admin_client import AdminClient
+from polymq.cli_access import admin_client, admin_client_of, credentials, operator_options
+from polymq.cli_options import settings_from
 from polymq.errors import ExitCode, Failure
-from polymq.ports import find_ports
 from polymq.terminal import echo
 
 PROMOTION_SECONDS_MAX: Final = 120.0
@@ -26,45 +25,32 @@ def broker() -> None:
 
 
 @broker.command()
-@config_option
-@data_flag
-@as_options
-def status(**options: Any) -> int:
+@operator_options
+def status(**options: Any) -> None:
     """Show which broker follows which, as one JSON document."""
-    named = credentials(options)
-    settings = settings_from(options)
-    client = OperatorClient(find_ports(settings), operator_credentials(settings, named))
-    echo(json.dumps(client.ask("GET", "/replication"), ensure_ascii=False))
-    return ExitCode.OK
+    echo(json.dumps(admin_client(options).ask("GET", "/replication"), ensure_ascii=False))
 
 
 @broker.command()
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.option("--force", is_flag=True, help="Give up what the master lacks.")
-def follow(force: bool, **options: Any) -> int:
+def follow(force: bool, **options: Any) -> None:
     """Let this slave follow a master that lacks some of its messages.
 
     The command prints what would be given up. With --force, that part is cut from the log, a copy
     of it is stored (`polymq store cut list`), and the slave follows.
     """
-    named = credentials(options)
-    settings = settings_from(options)
-    client = OperatorClient(find_ports(settings), operator_credentials(settings, named))
-    found = client.ask("POST", f"/replication/follow?force={str(force).lower()}")
+    path = f"/replication/follow?force={str(force).lower()}"
+    found = admin_client(options).ask("POST", path)
     echo(
         f"{found['messages']:,} messages and {found['changes']:,} changes of state are given up "
         f"(positions {found['position']:,} to {found['end']:,}). A copy is stored in "
         f"{found['stored_in']}."
     )
-    return ExitCode.OK
 
 
 @broker.command()
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.option("--force", is_flag=True, help="Promote it even if one of the reasons below applies.")
 def promote(force: bool, **options: Any) -> int:
     """Make this slave the master.
@@ -80,8 +66,8 @@ def promote(force: bool, **options: Any) -> int:
     named = credentials(options)
     settings = settings_from(options)
 
-    def client() -> OperatorClient:
-        return OperatorClient(find_ports(settings), operator_credentials(settings, named))
+    def client() -> AdminClient:
+        return admin_client_of(settings, named)
 
     client().ask("GET", "/replication")  # else a server that does not run is waited for
     try:

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from polymq import cli_cut
-from polymq.admin_client import AdminClient, MessageReader, StoredMessage, publish
+from polymq.admin_client import MessageReader, path_of, publish
 from polymq.cli_access import (
     access_key,
     access_key_options,
-    as_options,
+    admin_client,
     credentials,
-    operator_credentials,
+    operator_options,
 )
-from polymq.cli_find import add_commands
-from polymq.cli_options import config_option, data_flag, settings_from
-from polymq.errors import ExitCode
-from polymq.ports import Ports, find_ports
+from polymq.cli_cut import cut, leave_quietly
+from polymq.cli_find import message_find, message_show, show_message
+from polymq.cli_options import config_option, data_flag, format_option, settings_from
+from polymq.ports import find_ports
 from polymq.terminal import echo, printable
 from polymq.tls import own_tls
-
-
-def _ports(options: dict[str, Any]) -> Ports:
-    return find_ports(settings_from(options))
-
-
-def _admin(options: dict[str, Any]) -> AdminClient:
-    named = credentials(options)
-    settings = settings_from(options)
-    return AdminClient(find_ports(settings), operator_credentials(settings, named))
 
 
 @click.group()
@@ -46,29 +33,24 @@ def topic() -> None:
 
 
 @topic.command("list")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def topic_list(as_json: bool, **options: Any) -> int:
+def topic_list(as_json: bool, **options: Any) -> None:
     """List all topics with the number of messages in each."""
-    topics = _admin(options).topics()
+    topics = admin_client(options).ask("GET", "/topics")["topics"]
     if as_json:
         echo(json.dumps(topics, ensure_ascii=False))
-        return ExitCode.OK
+        return
     if not topics:
         echo("There are no topics yet: publish a message, or use `polymq topic create NAME`.")
     names = [printable(value["name"]) for value in topics]
     width = max(map(len, names), default=0)
     for name, value in zip(names, topics, strict=True):
         echo(f"{name:<{width}}  {_messages(value, 12)}")
-    return ExitCode.OK
 
 
 @topic.command("create")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @click.option(
     "--queues",
@@ -80,25 +62,22 @@ def topic_list(as_json: bool, **options: Any) -> int:
     "the queues.",
 )
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **options: Any) -> int:
+def topic_create(name: str, queue_count: int, settings: tuple[str, ...], **options: Any) -> None:
     """Create topic NAME, with settings of its own if some are given.
 
     The server's defaults apply to the other settings (see `polymq topic set`). An existing topic
     stays as it is.
     """
     chosen = _assignments(settings)
-    created = _admin(options).create_topic(name, queue_count, chosen)
+    created = admin_client(options).create_topic(name, queue_count, chosen)
     echo(f"Topic {name} {'created' if created else 'already exists'}.")
-    return ExitCode.OK
 
 
 @topic.command("set")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
+def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> None:
     """Change settings of topic NAME.
 
     durability=fsync|page_cache: what an acknowledgement waits for. min_in_sync=N: how many brokers
@@ -108,29 +87,25 @@ def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> int:
 
     Example: polymq topic set sensors retention_seconds=86400
     """
-    _show_settings(_admin(options).set_topic(name, _assignments(settings)))
-    return ExitCode.OK
+    _show_settings(admin_client(options).set_topic(name, _assignments(settings)))
 
 
 @topic.command("show")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def topic_show(name: str, as_json: bool, **options: Any) -> int:
+def topic_show(name: str, as_json: bool, **options: Any) -> None:
     """Show the queues of topic NAME, their offsets, and its settings."""
-    value = _admin(options).topic(name)
+    value = admin_client(options).ask("GET", path_of("topics", name))
     if as_json:
         echo(json.dumps(value, ensure_ascii=False))
-        return ExitCode.OK
+        return
     echo(f"{printable(value['name'])}: {_messages(value)}")
     for queue in value["queues"]:
         first, end = queue["first_offset"], queue["end_offset"]
         held = f"offsets {first:,} to {end - 1:,}" if end > first else f"empty, next offset {end:,}"
         echo(f"  queue {queue['queue']}: {held}")
     _show_settings(value)
-    return ExitCode.OK
 
 
 def _messages(topic_value: dict[str, Any], width: int = 0) -> str:
@@ -153,20 +128,17 @@ def _show_settings(topic_value: dict[str, Any]) -> None:
 
 
 @topic.command("delete")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def topic_delete(name: str, yes: bool, **options: Any) -> int:
+def topic_delete(name: str, yes: bool, **options: Any) -> None:
     """Delete topic NAME with all its messages."""
-    client = _admin(options)
-    value = client.topic(name)
+    client, path = admin_client(options), path_of("topics", name)
+    value = client.ask("GET", path)
     if not yes:
         click.confirm(f"Delete topic {name} with {_messages(value)}?", abort=True, err=True)
-    client.delete_topic(name)
+    client.request("DELETE", path)
     echo(f"Topic {name} deleted.")
-    return ExitCode.OK
 
 
 @click.group()
@@ -175,9 +147,7 @@ def message() -> None:
 
 
 @message.command("publish")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("topic")
 @click.argument("tag")
 @click.argument("body", required=False)
@@ -192,7 +162,7 @@ def message_publish(
     identity: str | None,
     source: str,
     **options: Any,
-) -> int:
+) -> None:
     """Publish BODY to TOPIC with TAG, as a CloudEvent.
 
     An MQTT client receives it under TOPIC/TAG (with / for the dots of TAG), an AMQP client from
@@ -204,7 +174,7 @@ def message_publish(
     named = credentials(options)
     data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
     publish(
-        _ports(options),
+        find_ports(settings_from(options)),
         topic=topic,
         tag=tag,
         body=data,
@@ -214,7 +184,6 @@ def message_publish(
         credentials=named,
     )
     echo(f"{len(data):,} bytes are stored in {topic}.", err=True)
-    return ExitCode.OK
 
 
 @message.command("read")
@@ -235,14 +204,9 @@ def message_publish(
 @click.option(
     "--follow", is_flag=True, help="Wait for more messages when all are read, until Ctrl-C."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "body"]),
-    default="text",
-    show_default=True,
-    help="text: one line about the message, then its body. json: one object per line, with the "
-    "body in base64. body: only the bodies, unchanged.",
+@format_option(
+    "text: one line about the message, then its body. json: one object per line, with the body in "
+    "base64. body: only the bodies, unchanged."
 )
 def message_read(
     topic: str,
@@ -252,7 +216,7 @@ def message_read(
     follow: bool,
     form: str,
     **options: Any,
-) -> int:
+) -> None:
     """Read messages of TOPIC in the order of their offsets.
 
     Reading removes nothing and does not affect subscribers. The same messages can be read again.
@@ -268,46 +232,22 @@ def message_read(
     shown = 0
     for stored in reader.read(queue=queue, start=start, follow=follow or start == "next"):
         try:
-            _show(stored, form)
+            show_message(stored, form)
         except BrokenPipeError:
-            # Whoever read our output has enough (`| head`): nothing more to say, at exit either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return ExitCode.OK
+            leave_quietly()  # whoever read our output has enough (`| head`)
+            return
         shown += 1
         if shown == count:
             break
     if not shown and form == "text":
         echo(f"There are no messages to read in {topic}.", err=True)
-    return ExitCode.OK
-
-
-def _show(stored: StoredMessage, form: str) -> None:
-    output = sys.stdout.buffer
-    if form == "body":
-        output.write(stored.body)
-    elif form == "json":
-        output.write(printable(stored.as_json()).encode() + b"\n")
-    else:
-        time = datetime.fromtimestamp(stored.store_ms / 1000, UTC)
-        head = stored.topic if stored.tag is None else f"{stored.topic}/{stored.tag}"
-        head = printable(head)
-        line = (
-            f"{head}  queue {stored.queue}  offset {stored.offset}  position {stored.position}  "
-            f"{time:%Y-%m-%d %H:%M:%S}.{stored.store_ms % 1000:03d} UTC  "
-            f"{len(stored.body):,} bytes"
-        )
-        output.write(click.style(line, dim=True).encode() if output.isatty() else line.encode())
-        output.write(b"\n" + stored.printable_body().encode() + b"\n")
-    output.flush()
 
 
 @click.group(invoke_without_command=True)
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
-def store(context: click.Context, /, as_json: bool, **options: Any) -> int:
+def store(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Show the size of the log, and what keeps it from shrinking.
 
     The command also shows the free space of the disk. A segment of the log is deleted when no
@@ -315,17 +255,17 @@ def store(context: click.Context, /, as_json: bool, **options: Any) -> int:
     oldest segment.
     """
     if context.invoked_subcommand is not None:
-        return ExitCode.OK
+        return
     from polymq.store_report import describe_store  # noqa: PLC0415  (loads a server)
 
-    value = _admin(options).store()
+    value = admin_client(options).ask("GET", "/store")
     if as_json:
         echo(json.dumps(value, ensure_ascii=False))
-        return ExitCode.OK
+        return
     for line in describe_store(value):
         echo(line)
-    return ExitCode.OK
 
 
-add_commands(message, _admin, _show)
-cli_cut.add_commands(store, _show)
+message.add_command(message_find)
+message.add_command(message_show)
+store.add_command(cut)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
-from polymq.admin_client import AdminClient, StoredMessage
-from polymq.cli_access import as_options
-from polymq.cli_options import config_option, data_flag
-from polymq.errors import ExitCode
-from polymq.terminal import echo
+from polymq.admin_client import StoredMessage
+from polymq.cli_access import admin_client, operator_options
+from polymq.cli_options import format_option
+from polymq.terminal import echo, printable
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -38,92 +37,88 @@ def moment(_context: click.Context, _option: click.Parameter, text: str | None) 
     return max(0, int(found.timestamp() * 1000))
 
 
-def add_commands(
-    group: click.Group,
-    client_of: Callable[[dict[str, Any]], AdminClient],
-    show: Callable[[StoredMessage, str], None],
-) -> None:
-    """Put the commands into the group `message`.
-
-    Args:
-        client_of: the client for a command's options.
-        show: writes one message.
-    """
-    format_flag = click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "json", "body"]),
-        default="text",
-        show_default=True,
-        help="As in `polymq message read`.",
-    )
-
-    @group.command("find")
-    @config_option
-    @data_flag
-    @as_options
-    @click.argument("topic")
-    @click.option(
-        "--key",
-        required=True,
-        help="Id of a CloudEvent, message-id of an AMQP message, or key of a RocketMQ message.",
-    )
-    @click.option(
-        "--since",
-        callback=moment,
-        metavar="TIME",
-        help="Only messages stored at this time or later: 2h (ago), 2026-11-21T10:00 (UTC).",
-    )
-    @click.option(
-        "--until",
-        callback=moment,
-        metavar="TIME",
-        help="Only messages stored at this time or earlier.",
-    )
-    @click.option(
-        "--count",
-        type=click.IntRange(min=1),
-        default=64,
-        show_default=True,
-        help="Maximum number of messages.",
-    )
-    @format_flag
-    def message_find(
-        topic: str,
-        key: str,
-        since: int | None,
-        until: int | None,
-        count: int,
-        form: str,
-        **options: Any,
-    ) -> int:
-        """Find messages of TOPIC by a key, the newest first.
-
-        A key is the id of a CloudEvent, the message-id of an AMQP message, or one of the KEYS or
-        the UNIQ_KEY of a RocketMQ message.
-
-        Example: polymq message find orders --key order-4711 --since 2h
-        """
-        found = client_of(options).find_messages(
-            topic, key, since_ms=since, until_ms=until, count=count
+def show_message(stored: StoredMessage, form: str) -> None:
+    """Write one message in the form that `--format` names."""
+    output = sys.stdout.buffer
+    if form == "body":
+        output.write(stored.body)
+    elif form == "json":
+        output.write(printable(stored.as_json()).encode() + b"\n")
+    else:
+        at = datetime.fromtimestamp(stored.store_ms / 1000, UTC)
+        head = stored.topic if stored.tag is None else f"{stored.topic}/{stored.tag}"
+        head = printable(head)
+        line = (
+            f"{head}  queue {stored.queue}  offset {stored.offset}  position {stored.position}  "
+            f"{at:%Y-%m-%d %H:%M:%S}.{stored.store_ms % 1000:03d} UTC  "
+            f"{len(stored.body):,} bytes"
         )
-        for stored in found:
-            show(stored, form)
-        if not found and form == "text":
-            echo(f"No message of {topic} has the key {key}.", err=True)
-        return ExitCode.OK
+        output.write(click.style(line, dim=True).encode() if output.isatty() else line.encode())
+        output.write(b"\n" + stored.printable_body().encode() + b"\n")
+    output.flush()
 
-    @group.command("show")
-    @config_option
-    @data_flag
-    @as_options
-    @click.argument("position")
-    @format_flag
-    def message_show(position: str, form: str, **options: Any) -> int:
-        """Show the message at POSITION of the log.
 
-        POSITION is a position that `polymq message read` or `find` prints, or a RocketMQ message
-        id.
-        """
-        show(client_of(options).message(position), form)
-        return ExitCode.OK
+@click.command("find")
+@operator_options
+@click.argument("topic")
+@click.option(
+    "--key",
+    required=True,
+    help="Id of a CloudEvent, message-id of an AMQP message, or key of a RocketMQ message.",
+)
+@click.option(
+    "--since",
+    callback=moment,
+    metavar="TIME",
+    help="Only messages stored at this time or later: 2h (ago), 2026-11-21T10:00 (UTC).",
+)
+@click.option(
+    "--until",
+    callback=moment,
+    metavar="TIME",
+    help="Only messages stored at this time or earlier.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Maximum number of messages.",
+)
+@format_option()
+def message_find(
+    topic: str,
+    key: str,
+    since: int | None,
+    until: int | None,
+    count: int,
+    form: str,
+    **options: Any,
+) -> None:
+    """Find messages of TOPIC by a key, the newest first.
+
+    A key is the id of a CloudEvent, the message-id of an AMQP message, or one of the KEYS or
+    the UNIQ_KEY of a RocketMQ message.
+
+    Example: polymq message find orders --key order-4711 --since 2h
+    """
+    found = admin_client(options).find_messages(
+        topic, key, since_ms=since, until_ms=until, count=count
+    )
+    for stored in found:
+        show_message(stored, form)
+    if not found and form == "text":
+        echo(f"No message of {topic} has the key {key}.", err=True)
+
+
+@click.command("show")
+@operator_options
+@click.argument("position")
+@format_option()
+def message_show(position: str, form: str, **options: Any) -> None:
+    """Show the message at POSITION of the log.
+
+    POSITION is a position that `polymq message read` or `find` prints, or a RocketMQ message
+    id.
+    """
+    show_message(admin_client(options).message(position), form)

@@ -57,6 +57,18 @@ data_flag = setting_flag(
 )
 
 
+def format_option(text: str = "As in `polymq message read`.") -> Callable[[Command], Command]:
+    """`--format`: how messages are printed."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json", "body"]),
+        default="text",
+        show_default=True,
+        help=text,
+    )
+
+
 def settings_from(options: dict[str, Any]) -> Settings:
     """The settings of a command: its flags, then environment, file and defaults."""
     flags: dict[str, dict[str, Any]] = {}

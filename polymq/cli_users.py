@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-from polymq.cli_access import as_options, read_new_password, user_client
+from polymq.admin_client import path_of
+from polymq.cli_access import admin_client, operator_options, read_new_password
 from polymq.cli_access_keys import access_key
-from polymq.cli_options import config_option, data_flag
 from polymq.errors import ExitCode
 from polymq.terminal import echo
 
@@ -43,13 +43,11 @@ user.add_command(access_key)
 
 
 @user.command("add")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @password_file
 @click.option("--role", "roles", multiple=True, help="Add this role. May be repeated.")
-def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **options: Any) -> int:
+def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **options: Any) -> None:
     """Create user NAME.
 
     A new user may do nothing before it is given permissions, unless it has the role `admin`, which
@@ -57,95 +55,74 @@ def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **op
 
     Example: polymq user add ann --role admin
     """
-    client = user_client(options)
-    client.add(name, read_new_password(password_file), list(roles))
+    client = admin_client(options)
+    body = {"password": read_new_password(password_file), "roles": roles}
+    client.ask("PUT", path_of("users", name), body)
     echo(f"User {name} added.")
-    return ExitCode.OK
 
 
 @user.command("password")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @password_file
-def user_password(name: str, password_file: Path | None, **options: Any) -> int:
+def user_password(name: str, password_file: Path | None, **options: Any) -> None:
     """Change the password of user NAME. Connections that were made with the old one end."""
-    client = user_client(options)
-    client.change(name, {"password": read_new_password(password_file)})
+    client = admin_client(options)
+    client.ask("PATCH", path_of("users", name), {"password": read_new_password(password_file)})
     echo(f"Password of user {name} changed.")
-    return ExitCode.OK
 
 
 @user.command("delete")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def user_delete(name: str, yes: bool, **options: Any) -> int:
+def user_delete(name: str, yes: bool, **options: Any) -> None:
     """Delete user NAME with its permissions and its MQTT sessions. Its connections end."""
-    client = user_client(options)
-    client.show(name)
+    client, path = admin_client(options), path_of("users", name)
+    client.ask("GET", path)
     if not yes:
         click.confirm(f"Delete user {name}?", abort=True, err=True)
-    client.delete(name)
+    client.request("DELETE", path)
     echo(f"User {name} deleted.")
-    if not client.all():
+    if not client.ask("GET", "/users")["users"]:
         echo("It was the last user: every client that is accepted may do everything again.")
-    return ExitCode.OK
 
 
 @user.command("disable")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
-def user_disable(name: str, **options: Any) -> int:
+def user_disable(name: str, **options: Any) -> None:
     """Disable user NAME. Its connections end; nothing of it is deleted."""
-    user_client(options).change(name, {"disabled": True})
+    admin_client(options).ask("PATCH", path_of("users", name), {"disabled": True})
     echo(f"User {name} is disabled.")
-    return ExitCode.OK
 
 
 @user.command("enable")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
-def user_enable(name: str, **options: Any) -> int:
+def user_enable(name: str, **options: Any) -> None:
     """Enable user NAME again."""
-    user_client(options).change(name, {"disabled": False})
+    admin_client(options).ask("PATCH", path_of("users", name), {"disabled": False})
     echo(f"User {name} is enabled.")
-    return ExitCode.OK
 
 
 @user.command("role")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @click.option("--add", "added", multiple=True, metavar="ROLE", help="Add this role.")
 @click.option("--remove", "removed", multiple=True, metavar="ROLE", help="Remove this role.")
-def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **options: Any) -> int:
+def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **options: Any) -> None:
     """Add and remove roles of user NAME, or show them."""
-    client = user_client(options)
-    if added or removed:
-        body = {"add_roles": list(added), "remove_roles": list(removed)}
-        value = client.change(name, body)
-    else:
-        value = client.show(name)
+    changes = {"add_roles": added, "remove_roles": removed} if added or removed else None
+    value = _changed(name, changes, options)
     echo(f"Roles of {name}: {', '.join(value['roles']) or 'none'}")
-    return ExitCode.OK
 
 
 @user.command("quota")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("name")
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
-def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
+def user_quota(name: str, values: tuple[str, ...], **options: Any) -> None:
     """Show or change the quotas of user NAME.
 
     KEY is what the quota limits: connections, sessions, subscriptions, queues, inflight (messages
@@ -155,11 +132,15 @@ def user_quota(name: str, values: tuple[str, ...], **options: Any) -> int:
 
     Example: polymq user quota device7 connections=1 messages_per_second=100
     """
-    client = user_client(options)
-    value = client.change(name, {"quotas": _quota_values(values)}) if values else client.show(name)
+    value = _changed(name, {"quotas": _quota_values(values)} if values else None, options)
     for key, bound in value["quotas"].items():
         echo(f"  {key} = {'none' if bound is None else f'{bound:,}'}")
-    return ExitCode.OK
+
+
+def _changed(name: str, changes: object, options: dict[str, Any]) -> dict[str, Any]:
+    """A user after its changes; None: as it is."""
+    method = "GET" if changes is None else "PATCH"
+    return admin_client(options).ask(method, path_of("users", name), changes)
 
 
 def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
@@ -173,23 +154,20 @@ def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
 
 
 @user.command("list")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def user_list(as_json: bool, **options: Any) -> int:
+def user_list(as_json: bool, **options: Any) -> None:
     """List all users with their roles."""
-    users = user_client(options).all()
+    users = admin_client(options).ask("GET", "/users")["users"]
     if as_json:
         echo(json.dumps(users, ensure_ascii=False))
-        return ExitCode.OK
+        return
     if not users:
         echo("There are no users: every client that is accepted may do everything.")
     width = max((len(value["name"]) for value in users), default=0)
     for value in users:
         state = "disabled" if value["disabled"] else "enabled"
         echo(f"{value['name']:<{width}}  {state:<8}  {', '.join(value['roles'])}".rstrip())
-    return ExitCode.OK
 
 
 # --- permissions -------------------------------------------------------------------------------
@@ -209,84 +187,73 @@ def permission() -> None:
     """
 
 
-def _actions(text: str) -> list[str]:
-    actions = [one.strip() for one in text.split(",")]
-    for action in actions:
+def _rule(subject: str, actions: str, topic: str) -> dict[str, Any]:
+    listed = [one.strip() for one in actions.split(",")]
+    for action in listed:
         if action not in ACTIONS:
             raise click.BadParameter(f"there is no action {action!r}: use {', '.join(ACTIONS)}")
-    return actions
+    return {"subject": _subject(subject), "actions": listed, "topic": topic}
 
 
 @permission.command("allow")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("subject")
 @click.argument("actions")
 @click.argument("topic")
-def permission_allow(subject: str, actions: str, topic: str, **options: Any) -> int:
+def permission_allow(subject: str, actions: str, topic: str, **options: Any) -> None:
     """Allow SUBJECT the ACTIONS on TOPIC.
 
     Example: polymq permission allow role:device publish,create devices.{client_id}.#
     """
-    return _add("allow", subject, actions, topic, options)
+    _add("allow", subject, actions, topic, options)
 
 
 @permission.command("deny")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("subject")
 @click.argument("actions")
 @click.argument("topic")
-def permission_deny(subject: str, actions: str, topic: str, **options: Any) -> int:
+def permission_deny(subject: str, actions: str, topic: str, **options: Any) -> None:
     """Deny SUBJECT the ACTIONS on TOPIC, even if other rules allow them. Takes effect at once."""
-    return _add("deny", subject, actions, topic, options)
+    _add("deny", subject, actions, topic, options)
 
 
-def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str, Any]) -> int:
-    rules = user_client(options).add_rules(effect, _subject(subject), _actions(actions), topic)
-    _show_rules(rules)
-    return ExitCode.OK
+def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str, Any]) -> None:
+    body = {"effect": effect, **_rule(subject, actions, topic)}
+    _show_rules(admin_client(options).ask("POST", "/permissions", body))
 
 
 @permission.command("remove")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("subject")
 @click.argument("actions")
 @click.argument("topic")
-def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> int:
+def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> None:
     """Remove the rules that allow or deny SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
-    rules = user_client(options).remove_rules(_subject(subject), _actions(actions), topic)
+    body = _rule(subject, actions, topic)
+    removed = admin_client(options).ask("DELETE", "/permissions", body)
     echo("Removed:")
-    _show_rules(rules)
-    return ExitCode.OK
+    _show_rules(removed)
 
 
 @permission.command("list")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("subject", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def permission_list(subject: str | None, as_json: bool, **options: Any) -> int:
+def permission_list(subject: str | None, as_json: bool, **options: Any) -> None:
     """List all rules, or those of SUBJECT."""
-    rules = user_client(options).rules(None if subject is None else _subject(subject))
+    query = {"subject": None if subject is None else _subject(subject)}
+    found = admin_client(options).ask("GET", path_of("permissions", query=query))
     if as_json:
-        echo(json.dumps(rules, ensure_ascii=False))
-        return ExitCode.OK
-    if not rules:
+        echo(json.dumps(found["permissions"], ensure_ascii=False))
+        return
+    if not found["permissions"]:
         echo("There are no rules yet: use `polymq permission allow SUBJECT ACTIONS TOPIC`.")
-    _show_rules(rules)
-    return ExitCode.OK
+    _show_rules(found)
 
 
 @permission.command("check")
-@config_option
-@data_flag
-@as_options
+@operator_options
 @click.argument("user")
 @click.argument("action", type=click.Choice(ACTIONS), metavar="ACTION")
 @click.argument("topic")
@@ -298,7 +265,8 @@ def permission_check(
 
     Example: polymq permission check device7 publish devices.d7.temp --client-id d7
     """
-    found = user_client(options).check(user, action, topic, client_id)
+    query = {"user": user, "action": action, "topic": topic, "client_id": client_id}
+    found = admin_client(options).ask("GET", path_of("permissions", "check", query=query))
     verdict = "allowed" if found["allowed"] else "not allowed"
     if found["needs"] != action:
         verdict += f" (the topic does not exist: that needs {found['needs']}, too)"
@@ -306,6 +274,6 @@ def permission_check(
     return ExitCode.OK if found["allowed"] else ExitCode.FAILED
 
 
-def _show_rules(rules: list[dict[str, Any]]) -> None:
-    for rule in rules:
+def _show_rules(answer: dict[str, Any]) -> None:
+    for rule in answer["permissions"]:
         echo(f"{rule['effect']:<5}  {rule['subject']}  {rule['action']}  {rule['topic']}")

@@ -266,7 +266,7 @@ def test_ctrl_c_in_a_command_is_one_line(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("polymq.cli_client.find_ports", interrupted)
+    monkeypatch.setattr("polymq.cli_access.find_ports", interrupted)
     assert program.run(["topic", "list"]) == ExitCode.INTERRUPTED
     # The empty line before it ends the terminal's ^C.
     assert capsys.readouterr().err == "\npolymq: interrupted\n"
@@ -278,7 +278,7 @@ def test_a_bug_shows_where_it_is(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("somewhere")
 
-    monkeypatch.setattr("polymq.cli_client.find_ports", broken)
+    monkeypatch.setattr("polymq.cli_access.find_ports", broken)
     assert program.run(["topic", "list"]) == ExitCode.BUG
     errors = capsys.readouterr().err
     assert "ZeroDivisionError: somewhere" in errors

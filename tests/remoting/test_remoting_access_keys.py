@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     trio = pytest.importorskip("trio", reason="one of the drivers needs trio")
 
-from polymq.admin_client import OperatorClient
+from polymq.admin_client import AdminClient
 from polymq.remoting.codes import ResponseCode
 from polymq.remoting.driver_blocking import BlockingClient
 from polymq.remoting.errors import LocalProtocolError, RemotingError, RequestFailed
@@ -32,7 +32,7 @@ class Operator:
     """Makes users, through the operator's listener."""
 
     def __init__(self, server: Running) -> None:
-        self._listener = OperatorClient(server.ports, f"Bearer {server.token()}")
+        self._listener = AdminClient(server.ports, f"Bearer {server.token()}")
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         return json.loads(self._listener.request(method, path, body)[1] or b"null")
