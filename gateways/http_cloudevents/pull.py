@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polymq.broker.port import BrokerPort, Delivery, QueueConsumer, Refused
+from polymq.broker.port import Delivery, QueueConsumer, Refused
 from polymq.gateways.http_cloudevents.codec import encode_structured
 from polymq.gateways.http_cloudevents.errors import Problem
-from polymq.gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
-from polymq.gateways.http_cloudevents.limits import Limits
+from polymq.gateways.http_cloudevents.held import Held, every_kind, take
 from polymq.gateways.http_cloudevents.locks import Lock, LockTable, ranges
 from polymq.gateways.http_cloudevents.mapping import DeadLetter, dead_letter_of
+from polymq.gateways.http_cloudevents.shared import Shared
 from polymq.gateways.http_cloudevents.subscriptions import Subscription
 from polymq.gateways.http_cloudevents.work import Work
 
@@ -59,31 +59,17 @@ class PullSubscription:
     """A subscription that is received from. A `Consumer` of its queue.
 
     Args:
-        loop: its clock is the clock of the locks.
-        secret: gives secrets of lock tokens.
         counts: how often events were received before the server was started, by offset.
     """
 
     def __init__(
-        self,
-        subscription: Subscription,
-        *,
-        port: BrokerPort,
-        limits: Limits,
-        loop: asyncio.AbstractEventLoop,
-        dead_letters: DeadLetters,
-        broker_name: str,
-        secret: Callable[[], str],
-        counts: dict[int, int],
+        self, subscription: Subscription, shared: Shared, *, counts: dict[int, int]
     ) -> None:
-        self._port = port
-        self._limits = limits
-        self._loop = loop
-        self._dead_letters = dead_letters
-        self._broker_name = broker_name
+        self._shared = shared
+        port = shared.port
         self._polls: deque[_Poll] = deque()
         self._ready: deque[Held] = deque()  # fetched, and not handed out
-        self._locks: LockTable[Held] = LockTable(secret, counts)
+        self._locks: LockTable[Held] = LockTable(shared.secret, counts)
         self._timer: asyncio.TimerHandle | None = None  # of the next lock to end
         self._serving = False  # a call of `_serve` is on its way
         self._closed = False
@@ -96,19 +82,19 @@ class PullSubscription:
     def reconfigure(self, subscription: Subscription) -> None:
         """Other settings for the same queue; locks and polls go on."""
         self._subscription = subscription
-        self._predicate = subscription.predicate(self._limits)
+        self._predicate = subscription.predicate(self._shared.limits)
 
     # --- the consumer of the queue ------------------------------------------------------------
 
     def credit(self) -> int:
         """What the waiting polls can take, as far as locks are left."""
         wanted = sum(poll.count_max for poll in self._polls)
-        left = self._limits.locked_events_max - len(self._locks)
+        left = self._shared.limits.locked_events_max - len(self._locks)
         return max(0, min(wanted, left) - len(self._ready))
 
     def deliver(self, delivery: Delivery) -> None:
         """Keep the events for the polls, which are answered after this loop iteration."""
-        held, skipped = take(delivery, self._predicate, broker_name=self._broker_name)
+        held, skipped = take(delivery, self._predicate, broker_name=self._shared.broker_name)
         for first, count in ranges(skipped):
             self._queue.settle(first, count)
         self._ready.extend(held)
@@ -127,9 +113,9 @@ class PullSubscription:
         Raises:
             Problem: 429, too many polls wait or too many events are locked.
         """
-        if len(self._polls) >= self._limits.polls_per_subscription_max:
+        if len(self._polls) >= self._shared.limits.polls_per_subscription_max:
             raise Problem(429, "Too many polls", "too many consumers wait on this subscription")
-        if len(self._locks) >= self._limits.locked_events_max:
+        if len(self._locks) >= self._shared.limits.locked_events_max:
             raise Problem(
                 429,
                 "Too many locked events",
@@ -138,7 +124,7 @@ class PullSubscription:
             )
         if self._closed:
             return []
-        poll = _Poll(count_max, self._loop.create_future())
+        poll = _Poll(count_max, self._shared.loop.create_future())
         self._polls.append(poll)
         self._serve()
         self._queue.ready()
@@ -172,7 +158,9 @@ class PullSubscription:
         released = []
         for token, lock in self._find(tokens, outcome):
             if delay_seconds > 0:
-                self._locks.extend(lock, until=self._loop.time() + delay_seconds, secret=True)
+                self._locks.extend(
+                    lock, until=self._shared.loop.time() + delay_seconds, secret=True
+                )
             else:
                 released.append(lock)
             outcome.succeeded.append(token)
@@ -194,7 +182,7 @@ class PullSubscription:
     def renew(self, tokens: Iterable[str]) -> Work[Outcome]:
         """The locks of these events begin anew."""
         outcome = Outcome()
-        until = self._loop.time() + self._subscription.config.lock_seconds
+        until = self._shared.loop.time() + self._subscription.config.lock_seconds
         for each in tokens:
             for token, lock in self._find((each,), outcome):
                 self._locks.extend(lock, until=until)
@@ -230,7 +218,7 @@ class PullSubscription:
 
     def _find(self, tokens: Iterable[str], outcome: Outcome) -> Iterable[tuple[str, Lock[Held]]]:
         for token in tokens:
-            lock = self._locks.find(token, self._loop.time())
+            lock = self._locks.find(token, self._shared.loop.time())
             if lock is None:
                 outcome.failed.append(_failure(token, "TokenLost", _LOST))
             else:
@@ -240,11 +228,11 @@ class PullSubscription:
         """Serve at the end of this loop iteration, when all of it has been delivered."""
         if not self._serving:
             self._serving = True
-            self._loop.call_soon(self._serve)
+            self._shared.loop.call_soon(self._serve)
 
     def _serve(self) -> None:
         self._serving = False
-        until = self._loop.time() + self._subscription.config.lock_seconds
+        until = self._shared.loop.time() + self._subscription.config.lock_seconds
         while self._polls and self._ready:
             poll = self._polls[0]
             if poll.answer.done():
@@ -255,7 +243,7 @@ class PullSubscription:
             while self._ready and len(locks) < poll.count_max:
                 held = self._ready[0]
                 size += held.size
-                if locks and size > self._limits.receive_bytes_max:
+                if locks and size > self._shared.limits.receive_bytes_max:
                     break
                 self._ready.popleft()
                 lock = self._locks.lock(
@@ -278,7 +266,7 @@ class PullSubscription:
         letter = DeadLetter(reason=reason, attempts=attempts)
         topic = self._subscription.dead_letter_topic
         try:
-            self._dead_letters.move(lock.content, topic, letter, self._queue)
+            self._shared.dead_letters.move(lock.content, topic, letter, self._queue)
         except Refused:
             return False
         self._locks.settle(lock)
@@ -306,11 +294,11 @@ class PullSubscription:
             self._timer.cancel()
             self._timer = None
         if deadline is not None:
-            self._timer = self._loop.call_at(deadline, self._expire)
+            self._timer = self._shared.loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        self._requeue([lock.offset for lock in self._locks.expire(self._loop.time())])
+        self._requeue([lock.offset for lock in self._locks.expire(self._shared.loop.time())])
 
     def _answer_all(self) -> None:
         while self._polls:

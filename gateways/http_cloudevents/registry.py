@@ -17,19 +17,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from polymq.broker.port import BrokerPort, Reason, Refused
+from polymq.broker.port import Reason, Refused
 from polymq.gateways.http_cloudevents.delivery_counts import DeliveryCounts
 from polymq.gateways.http_cloudevents.errors import Problem
-from polymq.gateways.http_cloudevents.held import DeadLetters
-from polymq.gateways.http_cloudevents.limits import Limits
-from polymq.gateways.http_cloudevents.publishing import Commits
 from polymq.gateways.http_cloudevents.pull import PullSubscription
-from polymq.gateways.http_cloudevents.retry_state import RetryStates
-from polymq.gateways.http_cloudevents.sinks import Sinks
-from polymq.gateways.http_cloudevents.starts import Starts
+from polymq.gateways.http_cloudevents.shared import Shared
 from polymq.gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
     Subscription,
@@ -46,37 +41,12 @@ class Registry:
 
     Args:
         handshake: whether sinks have to consent.
-        random, secret, sleep: see `Webhook` and `PullSubscription`.
     """
 
-    def __init__(
-        self,
-        *,
-        port: BrokerPort,
-        limits: Limits,
-        loop: asyncio.AbstractEventLoop,
-        commits: Commits,
-        sinks: Sinks,
-        broker_name: str,
-        handshake: bool,
-        random: Callable[[], float],
-        secret: Callable[[], str],
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self._port = port
-        self._limits = limits
-        self._loop = loop
-        self._commits = commits
-        self._sinks = sinks
-        self._starts = Starts(loop.call_soon, count_max=limits.webhook_starts_max)
-        self._broker_name = broker_name
+    def __init__(self, shared: Shared, *, handshake: bool) -> None:
+        self._shared = shared
         self._handshake = handshake
-        self._random = random
-        self._secret = secret
-        self._sleep = sleep
-        self._dead_letters = DeadLetters(port, broker_name=broker_name)
-        self._retry_states = RetryStates(port)
-        self._delivery_counts = DeliveryCounts(port)
+        self._delivery_counts = DeliveryCounts(shared.port)
         self._subscriptions: dict[str, Subscription] = {}
         self._parts: dict[str, PullSubscription | Webhook] = {}  # those that are not disabled
         self._changing: set[str] = set()  # names with a change under way
@@ -87,11 +57,11 @@ class Registry:
         """Take up the stored subscriptions. Where the broker takes no changes (a slave does not)
         they rest, and who asks for one is told why."""
         resting_count = 0
-        for name, document in self._port.documents.of_kind(DOCUMENT_KIND).items():
+        for name, document in self._shared.port.documents.of_kind(DOCUMENT_KIND).items():
             subscription = from_document(name, document)
             self._subscriptions[name] = subscription
             try:
-                self._port.queues.declare_subscription(name, subscription.address)
+                self._shared.port.queues.declare_subscription(name, subscription.address)
                 self._start_part(subscription)
             except Refused as refused:
                 if refused.reason is Reason.READ_ONLY:
@@ -109,7 +79,7 @@ class Registry:
     @property
     def dead_letters_count(self) -> int:
         """Events that became dead letters since the start."""
-        return self._dead_letters.count
+        return self._shared.dead_letters.count
 
     def webhook_states(self) -> dict[str, int]:
         """How many webhooks are `active`, `failing` (the last request failed) or `disabled`."""
@@ -171,16 +141,18 @@ class Registry:
             existing = self._subscriptions.get(wanted.name)
             self._check(wanted, existing, create_only=create_only)
             if wanted.sink is not None:
-                self._sinks.check_url(wanted.sink)
+                self._shared.sinks.check_url(wanted.sink)
                 if self._handshake:
-                    granted = await self._sinks.handshake(wanted)
+                    granted = await self._shared.sinks.handshake(wanted)
                 else:
                     granted = wanted.config.rate_per_minute
                 wanted = replace(wanted, granted_per_minute=granted)
-            position = self._port.documents.put(DOCUMENT_KIND, wanted.name, wanted.document())
-            declared = self._port.queues.declare_subscription(wanted.name, wanted.address)
+            position = self._shared.port.documents.put(
+                DOCUMENT_KIND, wanted.name, wanted.document()
+            )
+            declared = self._shared.port.queues.declare_subscription(wanted.name, wanted.address)
             position = max(position, declared)
-            await self._commits.wait(position)
+            await self._shared.commits.wait(position)
             self._subscriptions[wanted.name] = wanted
             await self._replace_part(wanted)
             return existing is None
@@ -192,14 +164,14 @@ class Registry:
             await self._stop_part(name, drain_seconds=0.0)
             self._delivery_counts.forget(name)  # before the queue: its offsets may begin again
             try:
-                position = self._port.queues.delete_subscription(name)
+                position = self._shared.port.queues.delete_subscription(name)
             except Refused:
                 self._start_part(subscription)
                 raise
-            position = max(position, self._port.documents.put(DOCUMENT_KIND, name, None))
-            self._retry_states.forget(name)
+            position = max(position, self._shared.port.documents.put(DOCUMENT_KIND, name, None))
+            self._shared.retry_states.forget(name)
             del self._subscriptions[name]
-            await self._commits.wait(position)
+            await self._shared.commits.wait(position)
 
     def end_polls(self) -> None:
         """Answer all waiting polls, with nothing."""
@@ -236,11 +208,11 @@ class Registry:
         self, wanted: Subscription, existing: Subscription | None, *, create_only: bool
     ) -> None:
         if existing is None:
-            if len(self._subscriptions) >= self._limits.subscriptions_max:
+            if len(self._subscriptions) >= self._shared.limits.subscriptions_max:
                 raise Problem(
                     429,
                     "Too many subscriptions",
-                    f"there are {self._limits.subscriptions_max} subscriptions; delete some",
+                    f"there are {self._shared.limits.subscriptions_max} subscriptions; delete some",
                 )
             return
         if create_only:
@@ -263,31 +235,11 @@ class Registry:
         if subscription.disabled is not None:
             return
         if subscription.sink is None:
-            self._parts[name] = PullSubscription(
-                subscription,
-                port=self._port,
-                limits=self._limits,
-                loop=self._loop,
-                dead_letters=self._dead_letters,
-                broker_name=self._broker_name,
-                secret=self._secret,
-                counts=self._delivery_counts.get(name),
-            )
+            counts = self._delivery_counts.get(name)
+            self._parts[name] = PullSubscription(subscription, self._shared, counts=counts)
         else:
-            self._parts[name] = Webhook(
-                subscription,
-                port=self._port.admission.for_owner(subscription.owner),
-                limits=self._limits,
-                loop=self._loop,
-                sinks=self._sinks,
-                starts=self._starts,
-                dead_letters=self._dead_letters,
-                retry_states=self._retry_states,
-                broker_name=self._broker_name,
-                retired=self._retire,
-                random=self._random,
-                sleep=self._sleep,
-            )
+            port = self._shared.port.admission.for_owner(subscription.owner)
+            self._parts[name] = Webhook(subscription, self._shared, port, retired=self._retire)
 
     async def _replace_part(self, subscription: Subscription) -> None:
         part = self._parts.get(subscription.name)
@@ -295,7 +247,7 @@ class Registry:
             part.reconfigure(subscription)
             return
         await self._stop_part(subscription.name, drain_seconds=subscription.config.timeout_seconds)
-        self._retry_states.forget(subscription.name)  # a new sink is called at once
+        self._shared.retry_states.forget(subscription.name)  # a new sink is called at once
         self._start_part(subscription)
 
     async def _stop_part(self, name: str, *, drain_seconds: float) -> None:
@@ -311,9 +263,9 @@ class Registry:
         self._subscriptions[subscription.name] = stopped
         logger.warning("subscription %s is disabled: %s", subscription.name, reason)
         try:
-            self._port.documents.put(DOCUMENT_KIND, subscription.name, stopped.document())
+            self._shared.port.documents.put(DOCUMENT_KIND, subscription.name, stopped.document())
         except Refused as refused:  # It will find out again after the next start.
             logger.error("subscription %s: not stored as disabled: %s", subscription.name, refused)
-        task = self._loop.create_task(self._stop_part(subscription.name, drain_seconds=0.0))
+        task = self._shared.loop.create_task(self._stop_part(subscription.name, drain_seconds=0.0))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

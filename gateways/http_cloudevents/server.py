@@ -36,6 +36,7 @@ from polymq.gateways.http_cloudevents.limits import Limits, WebhookSettings
 from polymq.gateways.http_cloudevents.publishing import Commits
 from polymq.gateways.http_cloudevents.registry import Registry
 from polymq.gateways.http_cloudevents.responses import problems, refuse_unknown
+from polymq.gateways.http_cloudevents.shared import Shared
 from polymq.gateways.http_cloudevents.sinks import Sinks
 from polymq.gateways.http_cloudevents.statistics import HttpStatistics
 from polymq.gateways.http_cloudevents.work import InTurns
@@ -252,18 +253,18 @@ class Server:
         )
 
     def _make_registry(self, sinks: Sinks) -> Registry:
-        return Registry(
+        shared = Shared(
             port=self._port,
             limits=self._limits,
             loop=self._loop,
             commits=self._commits,
             sinks=sinks,
             broker_name=self._broker_name,
-            handshake=self._settings.handshake,
             random=self._random_part,
             secret=self._secret,
             sleep=self._sleep,
         )
+        return Registry(shared, handshake=self._settings.handshake)
 
     def _application(self, handlers: Handlers) -> web.Application:
         application = web.Application(middlewares=[problems])

@@ -24,18 +24,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from polymq.broker.port import BrokerPort, Delivery, QueueConsumer, Refused
-from polymq.gateways.http_cloudevents.held import DeadLetters, Held, every_kind, take
-from polymq.gateways.http_cloudevents.limits import Limits
+from polymq.gateways.http_cloudevents.held import Held, every_kind, take
 from polymq.gateways.http_cloudevents.locks import ranges
 from polymq.gateways.http_cloudevents.mapping import DeadLetter
 from polymq.gateways.http_cloudevents.retry import RetryPolicy, TokenBucket, Verdict
-from polymq.gateways.http_cloudevents.retry_state import RetryState, RetryStates
-from polymq.gateways.http_cloudevents.sinks import Answer, Sinks
+from polymq.gateways.http_cloudevents.retry_state import RetryState
+from polymq.gateways.http_cloudevents.shared import Shared
+from polymq.gateways.http_cloudevents.sinks import Answer
 from polymq.gateways.http_cloudevents.slots import Reputation
-from polymq.gateways.http_cloudevents.starts import Starts
 from polymq.gateways.http_cloudevents.subscriptions import Subscription, without_query
 
 logger = logging.getLogger(__name__)
@@ -48,39 +47,23 @@ class Webhook:
     """The delivery of one subscription. A `Consumer` of its queue.
 
     Args:
+        port: that of the subscription's owner.
         retired: called when it stops for good, with the reason.
-        random: uniform in [0, 1).
-        sleep: waits seconds; cancelled by `stop`.
     """
 
     def __init__(
         self,
         subscription: Subscription,
-        *,
+        shared: Shared,
         port: BrokerPort,
-        limits: Limits,
-        loop: asyncio.AbstractEventLoop,
-        sinks: Sinks,
-        starts: Starts,
-        dead_letters: DeadLetters,
-        retry_states: RetryStates,
-        broker_name: str,
+        *,
         retired: Callable[[Subscription, str], None],
-        random: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]],
     ) -> None:
+        loop = shared.loop
         self.subscription = subscription
-        self._limits = limits
-        self._loop = loop
-        self._sinks = sinks
-        self._starts = starts
-        self._dead_letters = dead_letters
-        self._retry_states = retry_states
-        self._broker_name = broker_name
+        self._shared = shared
         self._retired = retired
-        self._random = random
-        self._sleep = sleep
-        self._predicate = subscription.predicate(limits)
+        self._predicate = subscription.predicate(shared.limits)
         self._retry = subscription.retry
         self._bucket = TokenBucket(subscription.granted_per_minute, now=loop.time())
         self._window: deque[Held] = deque()  # taken from the queue and not settled, in order
@@ -110,20 +93,20 @@ class Webhook:
 
     def credit(self) -> int:
         """How much the window has left."""
-        if self._stopping or self._window_bytes >= self._limits.webhook_window_bytes:
+        if self._stopping or self._window_bytes >= self._shared.limits.webhook_window_bytes:
             return 0
-        return self._limits.webhook_window_count - len(self._window)
+        return self._shared.limits.webhook_window_count - len(self._window)
 
     def deliver(self, delivery: Delivery) -> None:
         """Append to the window; what does not pass the filters is done with."""
-        held, skipped = take(delivery, self._predicate, broker_name=self._broker_name)
+        held, skipped = take(delivery, self._predicate, broker_name=self._shared.broker_name)
         for first, count in ranges(skipped):
             self._queue.settle(first, count)
         self._window.extend(held)
         self._window_bytes += sum(one.size for one in held)
         if held and not (self._arrived.is_set() or self._starting):
             self._starting = True
-            self._starts.begin(self._begin)
+            self._shared.starts.begin(self._begin)
 
     def _begin(self) -> None:
         self._starting = False
@@ -171,10 +154,10 @@ class Webhook:
         await self._resume()
         while not self._stopping:
             await self._arrived.wait()
-            await self._sleep_for(self._bucket.take(self._loop.time()))
+            await self._sleep_for(self._bucket.take(self._shared.loop.time()))
             head = self._head()
             self._busy = True
-            answer = await self._sinks.deliver(
+            answer = await self._shared.sinks.deliver(
                 self.subscription,
                 [held.event for held in head],
                 reputation=self._reputation,
@@ -185,23 +168,23 @@ class Webhook:
 
     def _reputation_after(self, answer: Answer) -> Reputation:
         """What the last request says of the subscription."""
-        slow = answer.seconds > self._limits.webhook_slow_seconds
+        slow = answer.seconds > self._shared.limits.webhook_slow_seconds
         return Reputation.DOUBTFUL if slow or answer.verdict is Verdict.RETRY else Reputation.PROVEN
 
     async def _resume(self) -> None:
         """Go on with what failed before a restart: count on, and wait as long once more."""
-        state = self._retry_states.get(self.subscription.name)
+        state = self._shared.retry_states.get(self.subscription.name)
         if state is None:
             return
         if state.offset != self._window[0].offset:
-            self._retry_states.forget(self.subscription.name)
+            self._shared.retry_states.forget(self.subscription.name)
             return
         self._attempts = state.attempts
         self._alone = state.alone
         self._last_chance = state.last_chance
         if state.attempts:
             await self._sleep_for(
-                self._retry.wait_seconds(state.attempts, self._random(), retry_after=None)
+                self._retry.wait_seconds(state.attempts, self._shared.random(), retry_after=None)
             )
 
     def _keep(self) -> None:
@@ -212,7 +195,7 @@ class Webhook:
             alone=self._alone,
             last_chance=self._last_chance,
         )
-        self._retry_states.put(self.subscription.name, state)
+        self._shared.retry_states.put(self.subscription.name, state)
 
     def _head(self) -> list[Held]:
         """The events of the next request."""
@@ -222,7 +205,7 @@ class Webhook:
         size = 0
         for held in self._window:
             size += held.size
-            if head and size > self._limits.webhook_batch_bytes_max:
+            if head and size > self._shared.limits.webhook_batch_bytes_max:
                 break
             head.append(held)
             if len(head) == self.subscription.config.max_batch:
@@ -252,7 +235,7 @@ class Webhook:
             if self._attempts == 1:
                 logger.info("webhook %s: %s; trying again", self.subscription.name, answer.text)
             await self._sleep_for(
-                self._retry.wait_seconds(self._attempts, self._random(), answer.retry_after)
+                self._retry.wait_seconds(self._attempts, self._shared.random(), answer.retry_after)
             )
         elif len(head) > 1:
             self._isolate(head, last_chance=True)
@@ -278,7 +261,7 @@ class Webhook:
         refusals = 0
         while not self._stopping:
             try:
-                self._dead_letters.move(held, topic, letter, self._queue)
+                self._shared.dead_letters.move(held, topic, letter, self._queue)
                 logger.warning("webhook %s: dead letter: %s", self.subscription.name, reason)
                 self._done([held], settle=False)
                 return
@@ -286,7 +269,7 @@ class Webhook:
                 refusals += 1
                 logger.warning("webhook %s: no dead letter: %s", self.subscription.name, refused)
                 await self._sleep_for(
-                    _DISK_RETRY.wait_seconds(refusals, self._random(), retry_after=None)
+                    _DISK_RETRY.wait_seconds(refusals, self._shared.random(), retry_after=None)
                 )
 
     def _done(self, head: Sequence[Held], *, settle: bool) -> None:
@@ -303,7 +286,7 @@ class Webhook:
         if self._alone and self._window:
             self._keep()
         else:
-            self._retry_states.forget(self.subscription.name)
+            self._shared.retry_states.forget(self.subscription.name)
         if not self._window:
             self._arrived.clear()
         self._make_ready()
@@ -314,4 +297,4 @@ class Webhook:
 
     async def _sleep_for(self, seconds: float) -> None:
         if seconds > 0 and not self._stopping:
-            await self._sleep(seconds)
+            await self._shared.sleep(seconds)

@@ -522,7 +522,7 @@ OF_THE_BOUNDS = (
         name="webhook-without-a-start",
         why="one message for 10,000 webhooks stops all other clients for seconds",
         path="gateways/http_cloudevents/webhooks.py",
-        old="            self._starts.begin(self._begin)\n",
+        old="            self._shared.starts.begin(self._begin)\n",
         new="            self._begin()\n",
         tests=("tests/gateways/http_cloudevents/test_http_starts.py",),
     ),

@@ -55,7 +55,7 @@ def test_webhooks_wait_for_their_start() -> None:
                 await subscribe_webhook(gateway, sink, f"s{number}")
             registry = gateway.server._registry
             assert registry is not None
-            waiting = registry._starts._waiting
+            waiting = registry._shared.starts._waiting
             most = 0
 
             def all_delivered() -> bool:
