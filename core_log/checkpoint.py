@@ -28,7 +28,6 @@ from typing import Final
 from polymq.core_log.files import Files, sync_file, sync_names
 
 CHECKPOINT_NAME: Final = "checkpoint"
-CHECKPOINT_NEW_NAME: Final = "checkpoint.new"
 ABORT_NAME: Final = "abort"
 CLOSED_NAME: Final = "closed"
 """The abort file's name while no process has the store open."""

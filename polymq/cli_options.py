@@ -13,7 +13,6 @@ from polymq.errors import ExitCode, Failure
 from polymq.settings import SECTIONS, Settings, load_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-FLAG_PREFIX = "setting:"
 
 
 def config_option(command: Command) -> Command:

@@ -110,22 +110,6 @@ def decode_route(body: bytes) -> TopicRoute:
         raise BadFields(f"route: {error}") from error
 
 
-def decode_cluster_info(body: bytes) -> ClusterInfo:
-    """All broker groups, from any name server. Raises BadFields."""
-    try:
-        return msgspec.json.decode(quote_keys(body), type=ClusterInfo)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFields(f"cluster info: {error}") from error
-
-
-def decode_key_values(body: bytes) -> KeyValues:
-    """Keys and values. Raises BadFields."""
-    try:
-        return msgspec.json.decode(body, type=KeyValues)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFields(f"keys and values: {error}") from error
-
-
 def decode_topic_list(body: bytes) -> TopicList:
     """A list of topics. Raises BadFields."""
     try:

@@ -34,10 +34,11 @@ from polymq.remoting.headers import (
     read_fields,
     write_fields,
 )
-from polymq.remoting.steps import Address, Call, Pause, Steps
+from polymq.remoting.steps import Address, Call, Pause, Steps, ask
 
 _MASTER_ID: Final = "0"
 _BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
+_GOOD: Final = (ResponseCode.SUCCESS,)
 _PULL_CODES: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -137,29 +138,17 @@ class Pulled:
 
 
 @dataclass(slots=True)
-class _Addresses:
-    """The user's addresses and which of them answered last."""
-
-    all: tuple[Address, ...]
-    current: int = 0
-
-    def fail(self) -> None:
-        self.current = (self.current + 1) % len(self.all)
-
-
-@dataclass(slots=True)
 class ClientCore:
     """The operations of a client. Make one per driver; it is not for several threads."""
 
     addresses: Sequence[Address]
     settings: ClientSettings = field(default_factory=ClientSettings)
-    _list: _Addresses = field(init=False)
+    _current: int = 0  # of the addresses: which is asked next, because it answered last
     _routes: dict[str, Route] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.addresses:
             raise LocalProtocolError("a client needs at least one address")
-        self._list = _Addresses(tuple(self.addresses))
 
     # --- operations -----------------------------------------------------------------------
 
@@ -233,28 +222,20 @@ class ClientCore:
 
     def _ask_any(self, code: RequestCode, fields: dict[str, str]) -> Steps[Command]:
         """Ask the user's addresses in turn until one answers."""
-        attempts = self.settings.attempts_max * len(self._list.all)
+        count = len(self.addresses)
         failure: Exception | None = None
-        for attempt in range(attempts):
-            if attempt and attempt % len(self._list.all) == 0:
-                yield self._pause(attempt // len(self._list.all))
-            address = self._list.all[self._list.current]
-            call = Call(
-                address=address,
-                code=code,
-                fields=fields,
-                seconds=self.settings.call_seconds,
-            )
+        for attempt in range(self.settings.attempts_max * count):
+            if attempt and attempt % count == 0:
+                yield self._pause(attempt // count)
+            address, seconds = self.addresses[self._current], self.settings.call_seconds
             try:
-                return (yield from _ask(call))
-            except CallFailed as error:
-                failure = error
-            except RequestFailed as error:
-                if error.code not in _BUSY:
-                    raise
-                failure = error
-            self._list.fail()
-        listed = ", ".join(map(str, self._list.all))
+                return (
+                    yield from ask(Call(address=address, code=code, fields=fields, seconds=seconds))
+                )
+            except (CallFailed, RequestFailed) as error:
+                failure = _passing(error)
+            self._current = (self._current + 1) % count
+        listed = ", ".join(map(str, self.addresses))
         raise Unreachable(f"no answer from {listed}: {failure}") from failure
 
     def _ask_broker(
@@ -274,13 +255,9 @@ class ClientCore:
                     fields=write_fields(question),
                     seconds=self.settings.pull_seconds if pulling else self.settings.call_seconds,
                 )
-                return (yield from _ask(call))
-            except CallFailed as error:
-                failure = error
-            except RequestFailed as error:
-                if error.code not in _BUSY:
-                    raise
-                failure = error
+                return (yield from ask(call, _PULL_CODES if pulling else _GOOD))
+            except (CallFailed, RequestFailed) as error:
+                failure = _passing(error)
             self._routes.pop(topic, None)
         raise Unreachable(f"no answer from broker {broker!r}: {failure}") from failure
 
@@ -289,13 +266,11 @@ class ClientCore:
         return Pause(seconds=min(seconds, self.settings.pause_seconds_max))
 
 
-def _ask(call: Call) -> Steps[Command]:
-    answer = yield call
-    assert answer is not None, "a driver answers a Call with a Command"
-    good = _PULL_CODES if call.code == RequestCode.PULL_MESSAGE else (ResponseCode.SUCCESS,)
-    if answer.code not in good:
-        raise RequestFailed(answer.code, answer.remark or "", address=str(call.address))
-    return answer
+def _passing(error: CallFailed | RequestFailed) -> Exception:
+    """The error of an attempt after which another one makes sense; any other is raised."""
+    if isinstance(error, RequestFailed) and error.code not in _BUSY:
+        raise error
+    return error
 
 
 def _readable(topic: str, route: TopicRoute, answer: RouteAnswer) -> Route:

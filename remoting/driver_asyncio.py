@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, cast
 
 from polymq.remoting.awaiting import (
@@ -268,11 +268,9 @@ async def open_producer(
         handler=handlers(transactions),
         credentials=options.credentials(),
     )
-    try:
+    with closing(driver):
         async with producing(driver, producer, transactions) as opened:
             yield opened
-    finally:
-        driver.close()
 
 
 @asynccontextmanager
@@ -304,8 +302,6 @@ async def open_consumer(
         on_lost=consumer.connection_lost,
         credentials=options.credentials(),
     )
-    try:
+    with closing(driver):
         async with consuming(driver, consumer, handle) as opened:
             yield opened
-    finally:
-        driver.close()

@@ -11,9 +11,9 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, ParamSpec, Self, TypeVar
 
-from polymq.remoting.client import ClientCore, ClientSettings, Pulled, QueueBounds, Route, TopicName
+from polymq.remoting.client import ClientCore, ClientSettings
 from polymq.remoting.consumer import Consumer
 from polymq.remoting.errors import CallFailed, LocalProtocolError, RemoteProtocolError
 from polymq.remoting.fetching import fetch
@@ -30,6 +30,7 @@ POLL_PAUSE_SECONDS: Final = 0.1
 READ_BYTES: Final = 256 * 1024
 """Of one recv: a pull's answer in a few of them."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -240,7 +241,7 @@ class PollingConsumer:
 
 
 class BlockingClient:
-    """A client whose methods wait for their results.
+    """A client whose operations (`topics`, `route`, `bounds`, `pull`) wait for their results.
 
     Args:
         addresses: of brokers or name servers, `host:port`.
@@ -249,7 +250,7 @@ class BlockingClient:
         credentials: the same as one value.
         clock, sleep: for tests.
 
-    The methods raise `Unreachable` when the settings' attempts are used up and `RequestFailed`
+    They raise `Unreachable` when the settings' attempts are used up and `RequestFailed`
     when the server refuses; see `client.ClientCore` for what each one does.
     """
 
@@ -266,45 +267,19 @@ class BlockingClient:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         parsed = [Address.parse(address) for address in addresses]
-        self._core = ClientCore(parsed, settings or ClientSettings())
+        core = ClientCore(parsed, settings or ClientSettings())
         credentials = credentials or credentials_from(access_key, secret_key)
         self._driver = BlockingDriver(tls=tls, credentials=credentials, clock=clock, sleep=sleep)
+        self.topics = self._waiting(core.topics)
+        self.route = self._waiting(core.route)
+        self.bounds = self._waiting(core.bounds)
+        self.pull = self._waiting(core.pull)
 
-    def topics(self) -> list[TopicName]:
-        """The names of all topics."""
-        return self._driver.run(self._core.topics())
+    def _waiting(self, operation: Callable[P, Steps[T]]) -> Callable[P, T]:
+        def wait(*args: P.args, **kwargs: P.kwargs) -> T:
+            return self._driver.run(operation(*args, **kwargs))
 
-    def route(self, topic: str) -> Route:
-        """Where the topic lives."""
-        return self._driver.run(self._core.route(topic))
-
-    def bounds(self, topic: str, broker: str, queue_id: int) -> QueueBounds:
-        """The first offset of a queue and one past its last."""
-        return self._driver.run(self._core.bounds(topic, broker, queue_id))
-
-    def pull(
-        self,
-        topic: str,
-        broker: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        bytes_max: int,
-        whole: bool = False,
-    ) -> Pulled:
-        """Records from `offset` on. See `ClientCore.pull`."""
-        return self._driver.run(
-            self._core.pull(
-                topic,
-                broker,
-                queue_id,
-                offset,
-                count_max=count_max,
-                bytes_max=bytes_max,
-                whole=whole,
-            )
-        )
+        return wait
 
     def close(self) -> None:
         """Close all connections. The client can be used again; it connects anew."""

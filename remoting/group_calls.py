@@ -42,7 +42,7 @@ from polymq.remoting.headers import (
 from polymq.remoting.messages import RETRY_PREFIX
 from polymq.remoting.records import Record, parse_properties
 from polymq.remoting.routes import Routes, master_of
-from polymq.remoting.steps import Call, Signal, Steps
+from polymq.remoting.steps import Call, Signal, Steps, ask
 
 PULL_GOOD: Final = (
     ResponseCode.SUCCESS,
@@ -209,7 +209,7 @@ class GroupCalls:
         address = master_of(route, queue.broker_name)
         if address is None:
             raise CallFailed(f"broker {queue.broker_name} has no master")
-        answer = yield Call(
+        call = Call(
             address=address,
             code=code,
             fields=write_fields(fields),
@@ -217,7 +217,4 @@ class GroupCalls:
             seconds=self.settings.call_seconds if seconds is None else seconds,
             until=until,
         )
-        assert answer is not None, "a driver answers a Call with a Command"
-        if answer.code not in good:
-            raise RequestFailed(answer.code, answer.remark or "", address=str(address))
-        return answer
+        return (yield from ask(call, good))

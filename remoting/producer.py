@@ -159,23 +159,18 @@ class Producer:
             RequestFailed: a broker refused it, or there is no such topic.
             Unreachable: the last attempt failed; the message may be stored all the same.
         """
-        check_message(message)
         unique = self.new_id()
-        fields = self._fields(message.topic, message.flag, encode_properties(message, unique))
-        fields, body = self._compressed(fields, message.body)
+        fields, body = self._encoded(message, unique)
         return (yield from self._send(fields, body, unique, key, queue))
 
     def send_half(self, message: Message) -> Steps[Sent]:
         """Send a message that nobody sees until its transaction is committed (`transactions`).
         Raises as `send`, and LocalProtocolError for one with a delay."""
-        check_message(message)
         if DELAYS & message.properties.keys():
             raise LocalProtocolError("a message of a transaction cannot be delayed")
         unique = self.new_id()
-        properties = encode_properties(message, unique)
-        properties += f"{PREPARED_PROPERTY}\x01true\x02{PRODUCER_GROUP}\x01{self.group}\x02"
-        fields = self._fields(message.topic, message.flag, properties)
-        fields, body = self._compressed(fields, message.body)
+        prepared = f"{PREPARED_PROPERTY}\x01true\x02{PRODUCER_GROUP}\x01{self.group}\x02"
+        fields, body = self._encoded(message, unique, prepared)
         half = msgspec.structs.replace(fields, sys_flag=fields.sys_flag | PREPARED)
         return (yield from self._send(half, body, unique, None, None))
 
@@ -198,10 +193,7 @@ class Producer:
         Raises LocalProtocolError, RequestFailed (no such topic), Unreachable (no name server, or
         no broker takes a connection).
         """
-        check_message(message)
-        properties = encode_properties(message, self.new_id())
-        fields = self._fields(message.topic, message.flag, properties)
-        fields, body = self._compressed(fields, message.body)
+        fields, body = self._encoded(message, self.new_id())
         queues = yield from self._queues(message.topic)
         call = yield from self._call(fields, body, self._next(queues, key), oneway=True)
         try:
@@ -310,8 +302,14 @@ class Producer:
         self._turns[topic] = (turn + 1) % len(queues)
         return queues[turn % len(queues)]
 
-    def _compressed(self, fields: SendFields, body: bytes) -> tuple[SendFields, bytes]:
-        settings = self.settings
+    def _encoded(
+        self, message: Message, unique: str, more_properties: str = ""
+    ) -> tuple[SendFields, bytes]:
+        """The header and the body of one message. Raises LocalProtocolError."""
+        check_message(message)
+        properties = encode_properties(message, unique) + more_properties
+        fields = self._fields(message.topic, message.flag, properties)
+        settings, body = self.settings, message.body
         if settings.compress_bytes is None or len(body) < settings.compress_bytes:
             return fields, body
         packed = compress(body, settings.compress_level)

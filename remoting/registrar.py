@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final, Never
 
-from polymq.remoting.codes import PERMISSION_INHERIT, RequestCode, ResponseCode
+from polymq.remoting.codes import PERMISSION_INHERIT, RequestCode
 from polymq.remoting.errors import BadFields, CallFailed, LocalProtocolError, RequestFailed
-from polymq.remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX, Command
+from polymq.remoting.frames import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from polymq.remoting.headers import read_fields, write_fields
 from polymq.remoting.name_fields import BrokerFields, DataVersionAnswer, RegisterFields
 from polymq.remoting.registration import (
@@ -37,7 +37,7 @@ from polymq.remoting.registration import (
     encode_registration,
     pack_registration,
 )
-from polymq.remoting.steps import Address, Call, Pause, Signal, Steps
+from polymq.remoting.steps import Address, Call, Pause, Signal, Steps, ask
 
 ASK_FIRST_BYTES: Final = 64 * 1024
 """A registration that is larger is sent only after the question whether it is needed."""
@@ -163,11 +163,14 @@ class Registrar:
 
     def leave(self, name_server: Address) -> Steps[None]:
         """Take leave of one name server. Whether it heard does not matter."""
-        fields = write_fields(self._broker())
+        call = Call(
+            address=name_server,
+            code=RequestCode.UNREGISTER_BROKER,
+            fields=write_fields(self._broker()),
+            seconds=self.settings.leave_seconds,
+        )
         try:
-            yield from self._ask(
-                name_server, RequestCode.UNREGISTER_BROKER, fields, self.settings.leave_seconds
-            )
+            yield from ask(call)
         except (CallFailed, RequestFailed):
             pass
 
@@ -188,9 +191,14 @@ class Registrar:
             )
         identity, seconds = self.identity, self.settings.call_seconds
         if len(self._body) > ASK_FIRST_BYTES:
-            code, fields = RequestCode.QUERY_DATA_VERSION, write_fields(self._broker())
-            version = encode_data_version(self._version)
-            answer = yield from self._ask(name_server, code, fields, seconds, version)
+            question = Call(
+                address=name_server,
+                code=RequestCode.QUERY_DATA_VERSION,
+                fields=write_fields(self._broker()),
+                body=encode_data_version(self._version),
+                seconds=seconds,
+            )
+            answer = yield from ask(question)
             if not read_fields(DataVersionAnswer, answer.fields).changed:
                 return
         header = RegisterFields(
@@ -203,8 +211,14 @@ class Registrar:
             body_crc32=self._crc,
             pmq_complete=True,
         )
-        code = RequestCode.REGISTER_BROKER
-        yield from self._ask(name_server, code, write_fields(header), seconds, self._body)
+        registration = Call(
+            address=name_server,
+            code=RequestCode.REGISTER_BROKER,
+            fields=write_fields(header),
+            body=self._body,
+            seconds=seconds,
+        )
+        yield from ask(registration)
 
     def _broker(self) -> BrokerFields:
         identity = self.identity
@@ -252,15 +266,3 @@ class Registrar:
             )
         self._built, self._version = changes, version
         self._body, self._crc, self._packed, self._topic_count = body, crc, packed, count
-
-    def _ask(
-        self, name_server: Address, code: int, fields: dict[str, str], seconds: float,
-        body: bytes = b"",
-    ) -> Steps[Command]:  # fmt: skip
-        answer = yield Call(
-            address=name_server, code=code, fields=fields, body=body, seconds=seconds
-        )
-        assert answer is not None, "a driver answers a Call with a Command"
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestFailed(answer.code, answer.remark or "", address=str(name_server))
-        return answer

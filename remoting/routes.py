@@ -34,7 +34,7 @@ from polymq.remoting.errors import (
 )
 from polymq.remoting.group_bodies import MessageQueue
 from polymq.remoting.headers import TopicFields, write_fields
-from polymq.remoting.steps import Address, Call, Fetch, Pause, Signal, Steps
+from polymq.remoting.steps import Address, Call, Fetch, Pause, Signal, Steps, ask
 
 ADDRESSES_VARIABLE: Final = "NAMESRV_ADDR"
 """RocketMQ's environment variable: `host:port;host:port`."""
@@ -191,16 +191,13 @@ class Routes:
                 yield from self.refresh(topic)
 
     def _ask(self, address: Address, topic: str) -> Steps[TopicRoute]:
-        answer = yield Call(
+        call = Call(
             address=address,
             code=RequestCode.GET_ROUTE,
             fields=write_fields(TopicFields(topic=topic)),
             seconds=self.settings.call_seconds,
         )
-        assert answer is not None, "a driver answers a Call with a Command"
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestFailed(answer.code, answer.remark or "", address=str(address))
-        return decode_route(answer.body)
+        return decode_route((yield from ask(call)).body)
 
     def _learn(self, topic: str, route: TopicRoute) -> None:
         before = self._known.get(topic)

@@ -18,11 +18,12 @@ out. What runs for as long as its owner lives, such as heartbeats, is an operati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from polymq.remoting.errors import LocalProtocolError
+from polymq.remoting.codes import ResponseCode
+from polymq.remoting.errors import LocalProtocolError, RequestFailed
 from polymq.remoting.frames import Command
 
 
@@ -148,3 +149,12 @@ Step = Call | Pause | Fetch | Invoke | Start
 T = TypeVar("T")
 Steps = Generator[Step, Command | None, T]
 """An operation: what it yields, what it is sent, what it returns."""
+
+
+def ask(call: Call, good: Container[int] = (ResponseCode.SUCCESS,)) -> Steps[Command]:
+    """The answer to a call. Raises CallFailed; RequestFailed: its code is not a good one."""
+    answer = yield call
+    assert answer is not None, "a driver answers a Call with a Command"
+    if answer.code not in good:
+        raise RequestFailed(answer.code, answer.remark or "", address=str(call.address))
+    return answer
