@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final
 
@@ -194,16 +195,8 @@ class CommitLog(LogEnd):
             return [span]
         total = self._measure(template, batch, first, last, len(targets), 0)
         self._check_ready(total)
-        mark = self._mark()
-        try:
-            spans = self._write_rows(template, b"", targets, batch, first, last, born_ms, store_ms)
-        except BaseException:
-            self._rewind(mark)
-            raise
-        self.appended = self._tail.last.end
-        if template.keyed:
-            self.keyed_end = self.appended
-        return spans
+        with self._all_or_none(keyed=template.keyed):
+            return self._write_rows(template, b"", targets, batch, first, last, born_ms, store_ms)
 
     def _append_large(
         self,
@@ -216,8 +209,7 @@ class CommitLog(LogEnd):
         """`append_run` for a large body, without copying it: its memory becomes a chunk."""
         size = self._measure(template, batch, 0, 1, len(targets), 0)
         self._check_ready(size)
-        mark = self._mark()
-        try:
+        with self._all_or_none(keyed=template.keyed):
             if self._tail.last.end + size > self._segment.end - BLANK_SIZE:
                 self._roll(0)
             position = self._tail.last.end
@@ -231,15 +223,9 @@ class CommitLog(LogEnd):
                 born_ms=born_ms,
                 store_ms=store_ms,
             )
-        except BaseException:
-            self._rewind(mark)
-            raise
-        self._tail.add_full(memory, position)
-        # What comes next needs a chunk in any case; and what is not the last is written in slices.
-        self._tail.add(position + size, 0, self._segment.end - position - size)
-        self.appended = self._tail.last.end
-        if template.keyed:
-            self.keyed_end = self.appended
+            self._tail.add_full(memory, position)
+            # What comes next needs a chunk in any case; what is not the last is written in slices.
+            self._tail.add(position + size, 0, self._segment.end - position - size)
         return Span(memory, 0, size, position, entry)
 
     def append_record(
@@ -271,15 +257,8 @@ class CommitLog(LogEnd):
             TooLarge: also if the batch is larger than a segment or has more than 65,535 records.
             StorageFull, StorageBusy, StorageFailed: nothing was appended.
         """
-        mark = self._mark()
-        try:
-            spans = self._write_atomic(expand(records), store_ms)
-        except BaseException:
-            self._rewind(mark)
-            raise
-        self.appended = self._tail.last.end
-        self.keyed_end = self.appended  # any of them may have a key
-        return spans
+        with self._all_or_none(keyed=True):  # any of them may have a key
+            return self._write_atomic(expand(records), store_ms)
 
     def _append_wide_run(
         self,
@@ -292,9 +271,8 @@ class CommitLog(LogEnd):
         store_ms: int,
     ) -> list[Span]:
         """`append_run` for more targets than one record names: each row is an atomic batch."""
-        mark = self._mark()
         spans = []
-        try:
+        with self._all_or_none(keyed=template.keyed):
             for row in range(first, last):
                 record = RecordParts(
                     template=template,
@@ -304,12 +282,6 @@ class CommitLog(LogEnd):
                     born_ms=born_ms,
                 )
                 spans += self._write_atomic(expand((record,)), store_ms)
-        except BaseException:
-            self._rewind(mark)
-            raise
-        self.appended = self._tail.last.end
-        if template.keyed:
-            self.keyed_end = self.appended
         return spans
 
     def _write_atomic(self, pieces: Sequence[Piece], store_ms: int) -> list[Span]:
@@ -437,16 +409,26 @@ class CommitLog(LogEnd):
         if waiting and waiting + size > self._settings.unflushed_bytes_max:
             raise StorageBusy(f"{waiting} bytes wait for the disk")
 
-    def _mark(self) -> tuple[tuple[int, int], Segment]:
-        return self._tail.mark(), self._segment
+    @contextmanager
+    def _all_or_none(self, *, keyed: bool) -> Iterator[None]:
+        """What is written inside is appended at the end; after an error it is taken back, and
+        nobody has seen it.
 
-    def _rewind(self, mark: tuple[tuple[int, int], Segment]) -> None:
-        """Take back what was begun since `mark`: nobody has seen it."""
-        tail_mark, segment = mark
-        self._enter(segment)
-        self._tail.rewind(tail_mark)
-        while self._atomic and self._atomic[-1][1] > self._tail.last.end:
-            self._atomic.pop()
+        Args:
+            keyed: whether a record of it may have a key.
+        """
+        tail_mark, segment = self._tail.mark(), self._segment
+        try:
+            yield
+        except BaseException:
+            self._enter(segment)
+            self._tail.rewind(tail_mark)
+            while self._atomic and self._atomic[-1][1] > self._tail.last.end:
+                self._atomic.pop()
+            raise
+        self.appended = self._tail.last.end
+        if keyed:
+            self.keyed_end = self.appended
 
     def _write_rows(
         self,
