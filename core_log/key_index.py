@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 from zlib import crc32
@@ -130,7 +131,7 @@ class KeyIndex:
     def _add(self, rows: memoryview) -> None:
         while rows:
             if self._writer is None:
-                self._writer = self._begin(ROW.unpack_from(rows)[1])
+                self._writer = self._begin(position_in(rows, 0))
             writer = self._writer
             size = fitting(rows, self._numbers_max - writer.state.number, writer.state.number == 1)
             if size:
@@ -313,63 +314,51 @@ class KeyIndex:
             self._catch_up(end)
 
 
+@dataclass(slots=True)
 class _Search:
     """What one search looks for, and what it has found."""
 
-    def __init__(
-        self,
-        reader: LogReader,
-        topic: bytes,
-        key: bytes,
-        count_max: int,
-        bytes_max: int,
-        begin_ms: int,
-        end_ms: int,
-        end: int,
-        accept: Callable[[Record], bool],
-    ) -> None:
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
-        self.found: list[Record] = []
-        self._reader = reader
-        self._topic = topic
-        self._key = key
-        self._count_max = count_max
-        self._bytes_left = bytes_max
-        self._end = end
-        self._accept = accept
-        self._looked_at: set[int] = set()
+    reader: LogReader
+    topic: bytes
+    key: bytes
+    count_max: int
+    bytes_left: int
+    begin_ms: int
+    end_ms: int
+    end: int
+    accept: Callable[[Record], bool]
+    found: list[Record] = field(default_factory=list)
+    looked_at: set[int] = field(default_factory=set)
 
     def look_at(self, position: int) -> bool:
         """Keep the record at `position` if it is wanted. Returns whether the search is over."""
-        if position in self._looked_at or not self._reader.start <= position < self._end:
+        if position in self.looked_at or not self.reader.start <= position < self.end:
             return False
-        self._looked_at.add(position)
-        record = self._reader.record_at(position)
+        self.looked_at.add(position)
+        record = self.reader.record_at(position)
         if (
             record is not None
-            and record.topic == self._topic
+            and record.topic == self.topic
             and self.begin_ms <= record.store_ms <= self.end_ms
-            and self._key in keys_of(record.raw_properties)
-            and self._accept(record)
+            and self.key in keys_of(record.raw_properties)
+            and self.accept(record)
         ):
-            self._bytes_left -= record.size
-            if self.found and self._bytes_left < 0:
+            self.bytes_left -= record.size
+            if self.found and self.bytes_left < 0:
                 return True
             self.found.append(record)
-        return len(self.found) >= self._count_max or len(self._looked_at) >= EXAMINED_MAX
+        return len(self.found) >= self.count_max or len(self.looked_at) >= EXAMINED_MAX
 
 
 def rows_before(rows: memoryview, end: int) -> memoryview:
     """The first rows, as far as their records stand before `end`."""
-    low, high = 0, len(rows) // ROW.size
-    while low < high:
-        middle = (low + high) // 2
-        if ROW.unpack_from(rows, middle * ROW.size)[1] < end:
-            low = middle + 1
-        else:
-            high = middle
-    return rows[: low * ROW.size]
+    count = bisect_left(range(len(rows) // ROW.size), end, key=lambda row: position_in(rows, row))
+    return rows[: count * ROW.size]
+
+
+def position_in(rows: memoryview, row: int) -> int:
+    """Where the record of a row stands in the log."""
+    return int(ROW.unpack_from(rows, row * ROW.size)[1])
 
 
 def fitting(rows: memoryview, room: int, empty: bool) -> int:
@@ -378,12 +367,8 @@ def fitting(rows: memoryview, room: int, empty: bool) -> int:
     count = len(rows) // ROW.size
     if count <= room:
         return len(rows)
-
-    def position(row: int) -> int:
-        return int(ROW.unpack_from(rows, row * ROW.size)[1])
-
     cut = room
-    while cut and position(cut - 1) == position(cut):
+    while cut and position_in(rows, cut - 1) == position_in(rows, cut):
         cut -= 1
     return (cut or (room if empty else 0)) * ROW.size
 

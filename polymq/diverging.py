@@ -7,7 +7,7 @@ the broker that has these records, or to give them up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ def disks_of(topic: Topic) -> int:
     return int(topic.own_values.get("min_in_sync", 0))
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Diverging:
     """What one slave has beyond its master.
 
@@ -46,27 +47,16 @@ class Diverging:
         found: what hinders the slave from following; None if nothing does, or it is not known yet.
     """
 
-    def __init__(
-        self,
-        *,
-        directory: Path,
-        store: Store,
-        engine: Engine,
-        readers: Readers,
-        acknowledging: Acknowledging,
-        clock_ms: Callable[[], int],
-        cut: Callable[[Divergence, str], None],
-    ) -> None:
-        self._directory = directory
-        self._store = store
-        self._engine = engine
-        self._readers = readers
-        self._acknowledging = acknowledging
-        self._clock_ms = clock_ms
-        self._cut = cut
-        self._looking = False
-        self._path = ""  # of the copy of what was found
-        self.found: Divergence | None = None
+    directory: Path
+    store: Store
+    engine: Engine
+    readers: Readers
+    acknowledging: Acknowledging
+    clock_ms: Callable[[], int]
+    cut: Callable[[Divergence, str], None]
+    found: Divergence | None = None
+    _looking: bool = False
+    _path: str = ""  # of the copy of what was found
 
     def forget(self) -> None:
         """The slave follows: nothing hinders it."""
@@ -75,30 +65,28 @@ class Diverging:
     def look(self, position: int) -> None:
         """The master has this log up to a position only: see whether the rest may go. Returns at
         once, and does nothing while that is being looked at, or waits for an operator."""
-        end, known = self._store.log.written, self.found
+        end, known = self.store.log.written, self.found
         if self._looking or (known is not None and (known.position, known.end) == (position, end)):
             return
         self._looking = True
-        topics = self._engine.topics.topics.values()
+        topics = self.engine.topics.topics.values()
         work = partial(
             self._look_and_keep,
-            CutHead(position=position, end=end, epoch=self._store.epoch, cut_ms=self._clock_ms()),
+            CutHead(position=position, end=end, epoch=self.store.epoch, cut_ms=self.clock_ms()),
             {topic.stored.encode(): disks_of(topic) for topic in topics},
         )
-        self._readers.submit(work, self._looked)
+        self.readers.submit(work, self._looked)
 
     def _look_and_keep(self, head: CutHead, disks: dict[bytes, int]) -> tuple[Divergence, str]:
         """In a worker's thread. Raises CorruptRecord, OSError."""
         found = diverged(
-            self._store,
+            self.store,
             head.position,
             head.end,
-            acknowledged=self._acknowledging.value,
+            acknowledged=self.acknowledging.value,
             disks=disks,
         )
-        store, directory = (
-            str(self._directory / name) for name in (STORE_DIRECTORY, CUT_DIRECTORY)
-        )
+        store, directory = (str(self.directory / name) for name in (STORE_DIRECTORY, CUT_DIRECTORY))
         return found, keep_cut(RealFiles(), store, directory, head)
 
     def _looked(self, found: tuple[Divergence, str] | None, error: Exception | None) -> None:
@@ -113,7 +101,7 @@ class Diverging:
             self.found = divergence
             logger("polymq").error(self.refusal)
         else:
-            self._cut(divergence, self._path)
+            self.cut(divergence, self._path)
 
     @property
     def refusal(self) -> str:
@@ -141,5 +129,5 @@ class Diverging:
             raise Failure(ExitCode.FAILED, "this broker has nothing that its master lacks")
         if not force:
             raise Failure(ExitCode.FAILED, self.refusal)
-        self._cut(found, self._path)
+        self.cut(found, self._path)
         return {**asdict(found), "kept_in": self._path}

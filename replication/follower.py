@@ -7,17 +7,16 @@ it may cut that is for others to decide; then it comes again.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from polymq.core_log.epochs import term_of
 from polymq.replication.common import LogExtent
 from polymq.replication.frames import (
     ACK,
-    Frames,
     Kind,
     PeerFault,
     Range,
+    Side,
     decode_range,
     decode_values,
     encode,
@@ -85,16 +84,7 @@ class Answered:
 FollowerEvent = Following | Cut | Refused | Range | Answered
 
 
-class State(enum.Enum):
-    """What has to come next."""
-
-    CHALLENGE = "CHALLENGE"
-    START = "START"
-    RANGE = "RANGE"
-    CLOSED = "nothing"
-
-
-class Follower:
+class Follower(Side[FollowerEvent]):
     """One connection to a master.
 
     Args:
@@ -117,6 +107,7 @@ class Follower:
         meets: int | None = None,
         process: str = "",
     ) -> None:
+        super().__init__(Kind.CHALLENGE, TABLE_BYTES_MAX)
         self._process = process
         self._meets = meets
         self._epoch = 0
@@ -125,8 +116,7 @@ class Follower:
         self._nonce = nonce
         self._extent = extent
         self._segment_bytes = segment_bytes
-        self._frames = Frames(TABLE_BYTES_MAX)
-        self._out = [
+        self._out.append(
             encode_values(
                 Kind.HELLO,
                 version=VERSION,
@@ -135,61 +125,27 @@ class Follower:
                 name=name,
                 nonce=nonce,
             )
-        ]
-        self._acked = (-1, -1)
-        self.state = State.CHALLENGE
+        )
 
-    @property
-    def closed(self) -> bool:
-        """Nothing more is taken."""
-        return self.state is State.CLOSED
-
-    def outgoing(self) -> bytes:
-        """What has to be sent, once."""
-        data = b"".join(self._out)
-        self._out.clear()
-        return data
-
-    def receive(self, data: bytes) -> list[FollowerEvent]:
-        """Bytes of the master."""
-        events: list[FollowerEvent] = []
-        if self.closed:
-            return events
-        self._frames.feed(data)
-        try:
-            while (frame := self._next()) is not None:
-                event = self._take(*frame)
-                if event is not None:
-                    events.append(event)
-        except PeerFault as fault:
-            self.state = State.CLOSED
-            events.append(Refused(str(fault)))
-        return events
-
-    def _next(self) -> tuple[Kind, bytes] | None:
-        return None if self.closed else self._frames.next()
-
-    def _take(self, kind: Kind, payload: bytes) -> FollowerEvent | None:
+    def _take(self, kind: Kind, payload: bytes) -> list[FollowerEvent]:
         if kind is Kind.REFUSED:
-            self.state = State.CLOSED
-            return Refused(text_of(decode_values(payload), "text", TEXT_SIZE_MAX))
-        if kind is Kind.MET and self._meets is not None and self.state is State.START:
-            self.state = State.CLOSED
-            return _answered(decode_values(payload))
-        if kind.name != self.state.value:
-            raise PeerFault(f"{kind.name} came where {self.state.value} was due")
+            return [self._end(text_of(decode_values(payload), "text", TEXT_SIZE_MAX))]
+        if kind is Kind.MET and self._meets is not None and self.due is Kind.START:
+            self.due = None
+            return [_answered(decode_values(payload))]
+        self._check_due(kind)
         if kind is Kind.RANGE:
             piece = decode_range(payload)
             if piece.epoch != self._epoch:
                 raise PeerFault(
                     f"a piece of epoch {piece.epoch} came from a master in epoch {self._epoch}"
                 )
-            return piece
+            return [piece]
         values = decode_values(payload)
         if kind is Kind.CHALLENGE:
             self._prove(values)
-            return None
-        return self._start(number_of(values, "position"), number_of(values, "epoch"))
+            return []
+        return [self._start(number_of(values, "position"), number_of(values, "epoch"))]
 
     def _prove(self, values: dict[str, object]) -> None:
         mine = self._identity
@@ -200,7 +156,7 @@ class Follower:
         ):
             raise PeerFault("the master has another secret than this slave")
         proof = prove(mine.secret, "slave", *parts)
-        self.state = State.START
+        self.due = Kind.START
         if self._meets is not None:
             self._out.append(encode_values(Kind.PROOF, proof=proof, meet=self._meets))
             return
@@ -231,15 +187,19 @@ class Follower:
                 f"begins at {self._extent.start}: let it start with an empty data directory"
             )
         if position < self._extent.end:
-            self.state = State.CLOSED
+            self.due = None
             return Cut(position, epoch)
-        self.state = State.RANGE
+        self.due = Kind.RANGE
         self._frames.size_max = RANGE_BYTES_MAX
         return Following()
 
+    def _end(self, text: str) -> Refused:
+        self.due = None
+        return Refused(text)
+
     def ack(self, flushed: int, received: int) -> None:
         """Tell the master what is here: also when nothing has changed, as a heartbeat."""
-        if self.state is State.RANGE:
+        if self.due is Kind.RANGE:
             self._out.append(encode(Kind.ACK, ACK.pack(flushed, received)))
 
 

@@ -25,7 +25,8 @@ import hashlib
 import hmac
 import json
 import struct
-from typing import Any, Final, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 HEAD: Final = struct.Struct(">IB")
@@ -33,6 +34,8 @@ RANGE_HEAD: Final = struct.Struct(">QQQQQ")
 CRC: Final = struct.Struct(">I")
 RANGE_HEAD_BYTES: Final = RANGE_HEAD.size + CRC.size
 ACK: Final = struct.Struct(">QQ")
+
+Event = TypeVar("Event")
 
 
 class Kind(enum.IntEnum):
@@ -129,6 +132,55 @@ class Frames:
         payload = bytes(memoryview(self._rest)[HEAD.size : end])
         del self._rest[:end]
         return Kind(kind), payload
+
+
+class Side(ABC, Generic[Event]):
+    """One side of a connection: bytes in, events out.
+
+    Attributes:
+        due: what has to come next; None: nothing more is taken.
+    """
+
+    def __init__(self, due: Kind, size_max: int) -> None:
+        self.due: Kind | None = due
+        self._frames = Frames(size_max)
+        self._out: list[bytes] = []
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more is taken."""
+        return self.due is None
+
+    def outgoing(self) -> bytes:
+        """What has to be sent, once."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Bytes of the other side."""
+        events: list[Event] = []
+        if not self.closed:
+            self._frames.feed(data)
+        try:
+            while not self.closed and (frame := self._frames.next()) is not None:
+                events += self._take(*frame)
+        except PeerFault as fault:
+            events.append(self._end(str(fault)))
+        return events
+
+    def _check_due(self, kind: Kind) -> None:
+        if kind is not self.due:
+            due = "nothing" if self.due is None else self.due.name
+            raise PeerFault(f"{kind.name} came where {due} was due")
+
+    @abstractmethod
+    def _take(self, kind: Kind, payload: bytes) -> list[Event]:
+        """Take one frame. Raises PeerFault."""
+
+    @abstractmethod
+    def _end(self, text: str) -> Event:
+        """The connection ends, for this reason."""
 
 
 def decode_values(payload: bytes) -> dict[str, Any]:

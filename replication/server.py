@@ -20,6 +20,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -73,6 +74,7 @@ class Replicas(Protocol):
         """It follows no more."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ReplicationServer:
     """Ships one store's log.
 
@@ -83,36 +85,25 @@ class ReplicationServer:
         new_nonce: random hexadecimal digits.
         name: of this broker.
         follows: of a broker that does not lead: what slaves are told. Empty: it leads.
+
+    Attributes:
+        slaves: those that follow, by name.
     """
 
-    def __init__(
-        self,
-        *,
-        context: Context,
-        store: Store,
-        readers: Readers,
-        identity: Identity,
-        points: Callable[[], tuple[int, int]],
-        replicas: Replicas,
-        outranked: Callable[[int], None],
-        new_nonce: Callable[[], str],
-        name: str = "",
-        follows: str = "",
-    ) -> None:
-        self.name = name
-        self.follows = follows
-        self.context = context
-        self.store = store
-        self.readers = readers
-        self.identity = identity
-        self.points = points
-        self.replicas = replicas
-        self.outranked = outranked
-        self.new_nonce = new_nonce
-        self.slaves: dict[str, SlaveConnection] = {}
-        """Those that follow, by name."""
-        self._ahead: dict[str, int] = {}  # slaves that have more, and from where on
-        self._listener: Listener | None = None
+    context: Context
+    store: Store
+    readers: Readers
+    identity: Identity
+    points: Callable[[], tuple[int, int]]
+    replicas: Replicas
+    outranked: Callable[[int], None]
+    new_nonce: Callable[[], str]
+    name: str = ""
+    follows: str = ""
+    slaves: dict[str, SlaveConnection] = field(init=False, default_factory=dict)
+    # Slaves that have more, and from where on.
+    _ahead: dict[str, int] = field(init=False, default_factory=dict)
+    _listener: Listener | None = field(init=False, default=None)
 
     async def start(
         self,

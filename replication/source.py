@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,10 +22,10 @@ from polymq.core_log.epochs import term_of
 from polymq.replication.common import LogExtent, common_end, epochs_from
 from polymq.replication.frames import (
     ACK,
-    Frames,
     Kind,
     PeerFault,
     Range,
+    Side,
     decode_values,
     encode_range,
     encode_values,
@@ -112,16 +111,7 @@ class Met:
 SourceEvent = Joined | Ahead | Acked | Rejected | Outranked | Met
 
 
-class State(enum.Enum):
-    """What has to come next."""
-
-    HELLO = "HELLO"
-    PROOF = "PROOF"
-    ACK = "ACK"
-    CLOSED = "nothing"
-
-
-class Source:
+class Source(Side[SourceEvent]):
     """One slave's connection.
 
     Args:
@@ -150,6 +140,7 @@ class Source:
         name: str = "",
         follows: str = "",
     ) -> None:
+        super().__init__(Kind.HELLO, HELLO_BYTES_MAX)
         self._identity = identity
         self._own_name = name
         self._follows = follows
@@ -157,49 +148,18 @@ class Source:
         self._extent = extent
         self._admit = admit
         self._segment_bytes = segment_bytes
-        self._frames = Frames(HELLO_BYTES_MAX)
         self._expected = ""
-        self._out: list[bytes] = []
-        self.state = State.HELLO
         self.name = ""
         self.process = ""
         self.sent = self.received = self.flushed = 0
 
     @property
-    def closed(self) -> bool:
-        """Nothing more is taken."""
-        return self.state is State.CLOSED
-
-    @property
     def has_spoken(self) -> bool:
         """Whether a proper first frame came."""
-        return self.state is not State.HELLO
-
-    def outgoing(self) -> bytes:
-        """What has to be sent, once."""
-        data = b"".join(self._out)
-        self._out.clear()
-        return data
-
-    def receive(self, data: bytes) -> list[SourceEvent]:
-        """Bytes of the slave."""
-        events: list[SourceEvent] = []
-        if self.closed:
-            return events
-        self._frames.feed(data)
-        try:
-            while (frame := self._next()) is not None:
-                events += self._take(*frame)
-        except PeerFault as fault:
-            events.append(self._reject(str(fault)))
-        return events
-
-    def _next(self) -> tuple[Kind, bytes] | None:
-        return None if self.closed else self._frames.next()
+        return self.due is not Kind.HELLO
 
     def _take(self, kind: Kind, payload: bytes) -> list[SourceEvent]:
-        if kind.name != self.state.value:
-            raise PeerFault(f"{kind.name} came where {self.state.value} was due")
+        self._check_due(kind)
         if kind is Kind.ACK:
             return [self._take_ack(payload)]
         values = decode_values(payload)
@@ -227,7 +187,7 @@ class Source:
         self._expected = prove(mine.secret, "slave", *parts)
         proof = prove(mine.secret, "master", *parts)
         self._out.append(encode_values(Kind.CHALLENGE, nonce=self._nonce, proof=proof))
-        self.state = State.PROOF
+        self.due = Kind.PROOF
         self._frames.size_max = TABLE_BYTES_MAX
 
     def _start(self, values: dict[str, object]) -> list[SourceEvent]:
@@ -237,7 +197,7 @@ class Source:
         epoch = mine.epochs[-1][0] if mine.epochs else 0
         if "meet" in values:
             term = term_of(number_of(values, "meet"))
-            self.state = State.CLOSED
+            self.due = None
             self._out.append(
                 encode_values(
                     Kind.MET,
@@ -257,7 +217,7 @@ class Source:
             text = (
                 f"this broker leads in term {term_of(epoch)}, and {self.name!r} knows term {term}"
             )
-            return [Outranked(self.name, term), self._reject(text)]
+            return [Outranked(self.name, term), self._end(text)]
         if "process" in values:  # a slave of an earlier version does not say it
             self.process = text_of(values, "process", NAME_SIZE_MAX)
         refusal = self._admit(self.name, self.process)
@@ -282,10 +242,10 @@ class Source:
             )
         self._out.append(encode_values(Kind.START, position=position, epoch=epoch))
         if position < theirs.end:
-            self.state = State.CLOSED
+            self.due = None
             return [Ahead(self.name, position)]
         self.sent = self.received = position
-        self.state = State.ACK
+        self.due = Kind.ACK
         self._frames.size_max = ACK.size
         return [Joined(self.name, position)]
 
@@ -303,7 +263,7 @@ class Source:
     @property
     def room(self) -> int:
         """How many bytes may be sent now; 0 while the window is full, or nobody follows."""
-        if self.state is not State.ACK:
+        if self.due is not Kind.ACK:
             return 0
         return RANGE_BYTES if self.sent - self.received < WINDOW_BYTES else 0
 
@@ -325,16 +285,16 @@ class Source:
             points: flushed and in-sync, as they are now.
             log_start: where the log begins now.
         """
-        assert self.state is State.ACK
+        assert self.due is Kind.ACK
         self._out.append(encode_range(Range(start, epoch, *points, data, log_start)))
         if data:
             self.sent = end
 
     def reject(self, text: str) -> None:
         """End the connection with a sentence for the slave."""
-        self._reject(text)
+        self._end(text)
 
-    def _reject(self, text: str) -> Rejected:
-        self.state = State.CLOSED
+    def _end(self, text: str) -> Rejected:
+        self.due = None
         self._out.append(encode_values(Kind.REFUSED, text=text))
         return Rejected(text)

@@ -34,7 +34,7 @@ from polymq.core_log.store import Store
 from polymq.replication import follower, source
 from polymq.replication.common import common_end
 from polymq.replication.extent import extent_of
-from polymq.replication.frames import Range
+from polymq.replication.frames import Kind, Range
 from polymq.replication.source import Identity, Source
 from tests.crash.disk import Disk
 from tests.crash.losses import NOTHING, Parts
@@ -507,7 +507,7 @@ class Simulation:
         assert master is not None
         assert slave is not None
         link = self.link
-        if link is not None and link.follower.state is follower.State.RANGE:
+        if link is not None and link.follower.due is Kind.RANGE:
             master.log.write()
             slave.log.write()
             assert slave.log.written <= master.log.written
