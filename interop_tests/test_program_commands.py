@@ -79,6 +79,29 @@ def test_delete_asks_and_no_means_no(server: Server) -> None:
     polymq(server, "topic", "show", "kept")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "create", "\udcff"),
+        ("message", "publish", "s", "t", "b", "--id", "\udcff"),
+        ("message", "read", "\udcff"),
+        ("permission", "list", "\udcff"),
+    ],
+)
+def test_arguments_that_are_not_text_are_refused(
+    server: Server, arguments: tuple[str, ...]
+) -> None:
+    """The shell hands over any octets; no name is other than UTF-8."""
+    assert "an argument is not UTF-8: \\udcff" in complaint(server, *arguments, code=2)
+
+
+def test_nobody_answers_a_question(server: Server) -> None:
+    polymq(server, "topic", "create", "kept")
+    asked = polymq(server, "topic", "delete", "kept", body=b"", code=2)
+    assert b"use --yes" in asked.stderr
+    polymq(server, "topic", "show", "kept")
+
+
 @pytest.mark.slow
 def test_names_with_awkward_characters(server: Server) -> None:
     """Slash, space, percent, umlaut: the name comes back as it was given."""

@@ -217,6 +217,16 @@ def test_a_delayed_message_comes_when_it_is_due(client: Client) -> None:
     assert [message.body for message in pulled] == [b"later"]
 
 
+def test_the_id_of_a_delayed_message_is_its_own(client: Client) -> None:
+    """It names the record that waits, and not what happens to be stored behind it."""
+    late, now = client.publish("orders", b"late", DELAY="3"), client.publish("orders", b"now")
+    positions = [int(sent.fields["msgId"][16:], 16) for sent in (late, now)]
+    assert positions[0] < positions[1]
+    viewed = client.ask(33, offset=positions[1])
+    assert (viewed.code, viewed.body.count(b"now")) == (SUCCESS, 1)
+    assert b"now" not in client.ask(33, offset=positions[0]).body
+
+
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
 
 

@@ -19,8 +19,10 @@ from polymq.cli_access import (
 from polymq.cli_cut import cut, leave_quietly
 from polymq.cli_find import message_find, message_show, show_message
 from polymq.cli_options import config_option, data_flag, format_option, settings_from
+from polymq.errors import ExitCode, Failure
 from polymq.ports import find_ports
-from polymq.terminal import echo, printable
+from polymq.settings import MESSAGE_BYTES_MAX
+from polymq.terminal import confirm, echo, printable
 from polymq.tls import own_tls
 
 
@@ -136,7 +138,7 @@ def topic_delete(name: str, yes: bool, **options: Any) -> None:
     client, path = admin_client(options), path_of("topics", name)
     value = client.ask("GET", path)
     if not yes:
-        click.confirm(f"Delete topic {name} with {_messages(value)}?", abort=True, err=True)
+        confirm(f"Delete topic {name} with {_messages(value)}?")
     client.request("DELETE", path)
     echo(f"Topic {name} deleted.")
 
@@ -172,7 +174,7 @@ def message_publish(
     Example: polymq message publish sensors room1.temp 21.5
     """
     named = credentials(options)
-    data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
+    data = _standard_input() if body is None else body.encode("utf-8", "surrogateescape")
     publish(
         find_ports(settings_from(options)),
         topic=topic,
@@ -184,6 +186,14 @@ def message_publish(
         credentials=named,
     )
     echo(f"{len(data):,} bytes are stored in {topic}.", err=True)
+
+
+def _standard_input() -> bytes:
+    data = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
+    if len(data) > MESSAGE_BYTES_MAX:
+        text = f"standard input has more than {MESSAGE_BYTES_MAX:,} bytes, the most of any message"
+        raise Failure(ExitCode.FAILED, text)
+    return data
 
 
 @message.command("read")

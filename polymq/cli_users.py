@@ -12,7 +12,7 @@ from polymq.admin_client import path_of
 from polymq.cli_access import admin_client, operator_options, read_new_password
 from polymq.cli_access_keys import access_key
 from polymq.errors import ExitCode
-from polymq.terminal import echo
+from polymq.terminal import confirm, echo
 
 ACTIONS: Final = ("publish", "subscribe", "create", "admin")
 
@@ -81,7 +81,7 @@ def user_delete(name: str, yes: bool, **options: Any) -> None:
     client, path = admin_client(options), path_of("users", name)
     client.ask("GET", path)
     if not yes:
-        click.confirm(f"Delete user {name}?", abort=True, err=True)
+        confirm(f"Delete user {name}?")
     client.request("DELETE", path)
     echo(f"User {name} deleted.")
     if not client.ask("GET", "/users")["users"]:

@@ -83,6 +83,7 @@ class NameServerThread:
         self._tell: Callable[[], None] = lambda: None
         self._failure: Failure | None = None
         self._stop: Callable[[], None] = lambda: None
+        self._stopping = False
         self._thread = threading.Thread(target=self._main, name="polymq-namesrv", daemon=True)
         self.port = 0
         self.tls_port: int | None = None
@@ -111,6 +112,7 @@ class NameServerThread:
 
     def stop(self) -> None:
         """Close all connections, and wait for the end."""
+        self._stopping = True
         self._stop()
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS_MAX)
@@ -143,6 +145,8 @@ class NameServerThread:
             token = trio.lowlevel.current_trio_token()
             with trio.CancelScope() as scope:
                 self._stop = lambda: _cancel(token, scope)
+                if self._stopping:  # before there was anything to stop
+                    return
                 await _run(self._settings, self._have_port, self._share, until_signal=False)
 
         def _cancel(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:

@@ -22,6 +22,7 @@ _NO_DESCRIPTORS: Final = (
 
 def run(arguments: list[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
         result: Any = polymq.main(arguments, prog_name="polymq", standalone_mode=False)
     except Failure as failure:
@@ -44,7 +45,12 @@ def run(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         reason = why_no_kernels(error)
         return complain(reason, ExitCode.USAGE) if reason else _bug()
-    except Exception:  # noqa: BLE001  (the rim of the program: what is left is a bug of ours)
+    except Exception as error:  # noqa: BLE001  (the rim of the program: what is left is a bug of ours)
+        cause = error if isinstance(error, UnicodeEncodeError) else error.__context__
+        if isinstance(cause, UnicodeEncodeError):
+            wrong = [argument for argument in given if cause.object in argument]
+            if wrong:
+                return complain(f"an argument is not UTF-8: {wrong[0]}", ExitCode.USAGE)
         return _bug()
     return int(result) if isinstance(result, int) else ExitCode.OK
 

@@ -46,6 +46,8 @@ who asks (`cli_access.py`)."""
 DEFAULT_FILE: Final = Path("polymq.toml")
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+MESSAGE_BYTES_MAX: Final = 128 * MIB
+"""Of a message, whatever the settings."""
 
 
 def _checked_address(text: str) -> str:
@@ -298,7 +300,7 @@ class StorageSettings(Section):
     out."""
     tail_bytes_max: Annotated[int, Field(ge=MIB)] = 64 * MIB
     """How many bytes of the latest messages are held in memory for subscribers that keep up."""
-    message_bytes_max: Annotated[int, Field(ge=1, le=128 * MIB)] = 16 * MIB
+    message_bytes_max: Annotated[int, Field(ge=1, le=MESSAGE_BYTES_MAX)] = 16 * MIB
     """The size of the largest message body that is accepted. AMQP allows up to 128 MiB, if the
     segments are larger than that. MQTT, HTTP and RocketMQ never allow more than 16 MiB."""
     save_seconds: Annotated[float, Field(gt=0)] = 5.0

@@ -7,7 +7,11 @@ So everything that commands print, and values in logs for people, pass through `
 
 from __future__ import annotations
 
+import sys
+
 import click
+
+from polymq.errors import ExitCode, Failure
 
 
 def printable(text: str, *, allowed: str = "") -> str:
@@ -35,3 +39,18 @@ def _escaped(letter: str) -> str:
 def echo(text: object = "", *, err: bool = False) -> None:
     """Print a line of a command's output, which may have several lines and tabs."""
     click.echo(printable(str(text), allowed="\n\t"), err=err)
+
+
+def confirm(question: str) -> None:
+    """Ask, and return if the answer is yes.
+
+    Raises:
+        click.Abort: it is not. Failure: standard input ends without an answer.
+    """
+    click.echo(f"{question} [y/N]: ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        click.echo(err=True)
+        raise Failure(ExitCode.USAGE, "standard input ended without an answer: use --yes")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise click.Abort

@@ -88,6 +88,16 @@ class PermittedDelays(Permitted):
         self._spent(last - first, before)
         return position
 
+    def publish_placed(
+        self, template: Template, batch: Batch, first: int, last: int, *, deliver_ms: int
+    ) -> Placed:
+        """See `DelayPort.publish_placed`, and `publish_later`."""
+        inner = self._allowed(template)
+        before = self._parts.storage.log.appended
+        placed = self._parts.delays.publish_placed(inner, batch, first, last, deliver_ms=deliver_ms)
+        self._spent(last - first, before)
+        return placed
+
     def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
         """See `DelayPort.deliver_ms`."""
         return self._parts.delays.deliver_ms(properties)

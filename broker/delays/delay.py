@@ -52,14 +52,14 @@ from polymq.broker.messages.records import PREFIX_PROPERTY, parse_properties
 from polymq.broker.moves.moves import Moves, Row, settling_batch
 from polymq.broker.moves.set_aside import SetAside
 from polymq.broker.pacing.timers import Timer
-from polymq.broker.port.publishing import Template
+from polymq.broker.port.publishing import Placed, Template
 from polymq.broker.port.values import Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Group
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.state.kinds import StateKind, single
 from polymq.broker.topics.topic import TopicTemplate
-from polymq.broker.topics.topics import Topics
+from polymq.broker.topics.topics import Topics, positions_of
 from polymq.core_log.errors import StoreError, TooLarge
 from polymq.core_log.kernels.batch import (
     EXTRA_VERBATIM,
@@ -127,6 +127,24 @@ class Delays:
         assert isinstance(template, TopicTemplate)
         due_ms = deliver_ms or self._core.clock_ms() + delay_ms
         return self.publish(template, batch, first, last, due_ms, by_exchange=by_exchange)
+
+    def publish_placed(
+        self, template: Template, batch: Batch, first: int, last: int, *, deliver_ms: int
+    ) -> Placed:
+        """See `DelayPort.publish_placed`."""
+        assert isinstance(template, TopicTemplate)
+        before = self._waiting_end()
+        position = self.publish(template, batch, first, last, deliver_ms)
+        if self._timed.group is not None and self._waiting_end() > before:
+            index = self._timed.group.queue.index
+            return Placed(position, 0, positions_of(index, before, last - first))
+        index = template.queue.index
+        offset = index.end_offset - (last - first)
+        return Placed(position, offset, positions_of(index, offset, last - first))
+
+    def _waiting_end(self) -> int:
+        """One past the offset of the last message that waits."""
+        return 0 if self._timed.group is None else self._timed.group.queue.index.end_offset
 
     def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
         """See `DelayPort.deliver_ms`."""

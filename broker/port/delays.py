@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from polymq.broker.port.publishing import Template
+from polymq.broker.port.publishing import Placed, Template
 from polymq.broker.port.values import Position
 from polymq.core_log.kernels.batch import Batch
 
@@ -39,6 +39,12 @@ class DelayPort(Protocol):
             Refused: as `BrokerPort.publish`; BAD_ARGUMENT also for a time more than a year ahead,
                 LIMIT for too many messages that wait.
         """
+
+    def publish_placed(
+        self, template: Template, batch: Batch, first: int, last: int, *, deliver_ms: int
+    ) -> Placed:
+        """`publish_later`, and where the records are. The offset of messages that wait is 0: they
+        get theirs when they are due. Raises Refused as `publish_later`."""
 
     def deliver_ms(self, properties: Mapping[str, str]) -> int | None:
         """When a message that has these properties of RocketMQ's (`DELAY`, `TIMER_DELAY_SEC`,

@@ -141,8 +141,7 @@ class Sender:
                 Position(prepared.position), prepared.offset, (prepared.record_position,)
             )
         elif due_ms is not None:
-            position = self._port.delays.publish_later(template, batch, 0, 1, deliver_ms=due_ms)
-            placed = Placed(position, 0, (position,))
+            placed = self._port.delays.publish_placed(template, batch, 0, 1, deliver_ms=due_ms)
         else:
             placed = self._port.topics.publish_placed(
                 template, batch, 0, len(messages), born_ms=order.born_ms

@@ -106,6 +106,14 @@ def test_a_name_server_that_never_comes_up_is_not_waited_for_for_ever(
         thread.stop()
 
 
+def test_a_name_server_that_is_stopped_before_it_serves_ends(tmp_path: Path) -> None:
+    """A signal during the start is not left waiting for a thread that nobody can end."""
+    thread = NameServerThread(settings_for(tmp_path), Budget())
+    thread._thread.start()
+    thread.stop()
+    assert not thread._thread.is_alive()
+
+
 def test_a_start_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM comes while the name server hangs."""
     go = threading.Event()
