@@ -31,6 +31,8 @@ from pydantic import (
     model_validator,
 )
 
+from polymq.broker.errors import Refused
+from polymq.broker.names import check_characters, is_own_topic
 from polymq.broker.topics.settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
 from polymq.remoting.errors import LocalProtocolError
@@ -86,6 +88,19 @@ def _not_empty(value: object) -> object:
     if value == "":
         raise ValueError("must not be empty; '.' is the working directory")
     return value
+
+
+def _checked_topic(name: str) -> str:
+    try:
+        check_characters("a topic", name)
+        name.encode()
+    except Refused as error:
+        raise ValueError(error.text) from error
+    except UnicodeEncodeError as error:
+        raise ValueError("the name of a topic is UTF-8") from error
+    if is_own_topic(name):
+        raise ValueError("this topic is the server's own: choose another name")
+    return name
 
 
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
@@ -149,7 +164,7 @@ class ListenerSettings(Section):
 
 
 class MqttSettings(ListenerSettings):
-    """MQTT 3.1.1 over TCP. A PUBLISH with a topic name of more than 32,000 bytes is refused."""
+    """MQTT 3.1.1 over TCP. Topic names longer than 32,000 bytes may be refused."""
 
     port: PlainPort = 1883
     tls_port: TlsPort = 8883
@@ -177,7 +192,7 @@ class MqttSettings(ListenerSettings):
     """Which messages a full session loses: its oldest messages, or those that arrive before its
     client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for
     it."""
-    topic: str = ""
+    topic: Annotated[str, AfterValidator(_checked_topic)] = ""
     """The one topic that all MQTT messages are stored in, with their whole MQTT topic as the tag.
     It is meant for fleets whose first topic level is a device. Empty: the first topic level is the
     topic."""

@@ -95,6 +95,20 @@ def test_a_data_directory_without_a_name_is_refused() -> None:
     assert text.startswith("option: server.data_directory: must not be empty")
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("\udcff", "is UTF-8"),
+        ("a\nb", "control characters"),
+        ("SCHEDULE_TOPIC_XXXX", "is the server's own"),
+    ],
+)
+def test_all_messages_need_a_topic_that_can_take_them(name: str, reason: str) -> None:
+    text = refusal(flags={"mqtt": {"topic": name}})
+    assert text.startswith("option: mqtt.topic: ")
+    assert reason in text
+
+
 def test_wrong_value_names_source_key_and_value() -> None:
     text = refusal(flags={"mqtt": {"port": 70000}})
     assert text.startswith("option: mqtt.port: ")
