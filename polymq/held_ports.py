@@ -23,10 +23,15 @@ def reserve_ports(settings: Settings) -> ExitStack:
 
     Raises:
         Failure: IN_USE, a server runs in the data directory; CANNOT_LISTEN, somebody else has a
-            port, or it cannot be bound.
+            port, it cannot be bound, or two listeners have the same.
     """
+    owners: dict[tuple[str, int], str] = {}
     with ExitStack() as held:
         for name, host, port in wanted_ports(settings):
+            owner = owners.setdefault((host, port), name)
+            if port and owner != name:
+                text = f"{name}: port {port} is that of {owner}: choose another for one of the two"
+                raise Failure(ExitCode.CANNOT_LISTEN, text)
             try:
                 _reserve(held, host, port)
             except OSError as error:
@@ -40,19 +45,20 @@ def reserve_ports(settings: Settings) -> ExitStack:
 
 
 def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
-    """(listener, host, port) of those that the system does not pick."""
+    """(listener, host, port) of all; port 0, which the system picks, shows whether the host can be
+    bound."""
     host = settings.server.host
     secure = bool(settings.tls.certificate)
     for name, section in settings.listeners.items():
-        if section.enabled and section.plain and section.port:
+        if section.enabled and section.plain:
             yield name, host, section.port
-        if section.enabled and secure and section.tls_port:
+        if section.enabled and secure:
             yield f"{name}s", host, section.tls_port
-    if settings.admin.enabled and settings.admin.port:
+    if settings.admin.enabled:
         yield "admin", ADMIN_HOST, settings.admin.port
-    if settings.names.enabled and settings.names.port:
+    if settings.names.enabled:
         yield "names", host, settings.names.port
-    if settings.names.enabled and secure and settings.names.tls_port:
+    if settings.names.enabled and secure:
         yield "names", host, settings.names.tls_port
 
 

@@ -61,6 +61,25 @@ def test_a_start_that_finds_a_port_taken_writes_nothing(
     assert not (tmp_path / "data").exists()
 
 
+def test_a_start_on_a_host_that_is_not_ours_writes_nothing(tmp_path: Path) -> None:
+    """Whichever ports the system would pick there."""
+    settings = settings_for(tmp_path)
+    server = settings.server.model_copy(update={"host": "192.0.2.1"})  # RFC 5737: for documents
+    with pytest.raises(Failure, match="not an address of this machine") as caught:
+        run_server(settings.model_copy(update={"server": server}), ready_file=None)
+    assert caught.value.code == ExitCode.CANNOT_LISTEN
+    assert not (tmp_path / "data").exists()
+
+
+def test_two_listeners_do_not_have_one_port(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with pytest.raises(Failure, match=f"^amqp: port {port} is that of mqtt"):
+        run_server(settings_for(tmp_path, mqtt=port, amqp=port), ready_file=None)
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_held_port_is_nobody_elses_and_its_listeners_own(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
