@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -133,3 +134,17 @@ def test_the_listener_can_be_left_closed(start_server: StartServer) -> None:
     client = publish(server, 1)
     client.disconnect()
     client.loop_stop()
+
+
+def test_what_is_no_request_is_answered_and_not_logged(server: Server) -> None:
+    """Whoever types a name that is too long, or speaks another protocol, meets no bug of ours."""
+    status, body = ask(server, "GET", "/topics/" + 9_000 * "a")
+    assert (status, json.loads(body)["detail"]) == (
+        414,
+        "the path and query, or a header, exceed 8190 bytes",
+    )
+    with socket.create_connection((server.host, server.admin_port), timeout=10) as connection:
+        connection.sendall(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00\r\n\r\n")
+        assert b" 400 Bad Request" in connection.recv(100)
+    assert metrics(server)["polymq_bugs_total"] == 0
+    assert [event for event in server.log_events() if event["level"] == "error"] == []

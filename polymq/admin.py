@@ -10,7 +10,6 @@ which no page can send to another origin without asking first, and nobody answer
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
@@ -20,7 +19,7 @@ import prometheus_client
 from aiohttp import web
 
 from polymq.admin_access import Access, named_topic
-from polymq.admin_connections import AdminConnection
+from polymq.admin_connections import AdminConnection, problem
 from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
 from polymq.broker.engine import Engine
@@ -251,9 +250,9 @@ def _topic_value(topic: TopicInfo) -> dict[str, Any]:
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not is_loopback(_host_name(request.headers.get("Host", ""))):
-        return _problem(403, "this listener is for this machine only: use the host 127.0.0.1")
+        return problem(403, "this listener is for this machine only: use the host 127.0.0.1")
     if request.method not in ("GET", "HEAD") and ADMIN_HEADER not in request.headers:
-        return _problem(403, f"send the header {ADMIN_HEADER} with requests that change something")
+        return problem(403, f"send the header {ADMIN_HEADER} with requests that change something")
     return await handler(request)
 
 
@@ -270,23 +269,17 @@ async def _translate(request: web.Request, handler: Handler) -> web.StreamRespon
     try:
         return await handler(request)
     except Refused as error:
-        response = _problem(STATUS[error.reason], error.text)
+        response = problem(STATUS[error.reason], error.text)
         if response.status == 401:
             response.headers["WWW-Authenticate"] = 'Basic realm="polymq admin"'
         return response
     except StorageFailed as error:
-        return _problem(503, str(error))
+        return problem(503, str(error))
 
 
 def _refuse_unknown(request: web.Request, allowed: Collection[str]) -> web.Response:
     if not allowed:
-        return _problem(404, f"there is nothing at {request.path}")
-    response = _problem(405, f"{request.method} is not allowed here")
+        return problem(404, f"there is nothing at {request.path}")
+    response = problem(405, f"{request.method} is not allowed here")
     response.headers["Allow"] = ",".join(sorted(allowed))
     return response
-
-
-def _problem(status: int, text: str) -> web.Response:
-    """RFC 9457, as far as a person needs it."""
-    body = json.dumps({"status": status, "detail": text})
-    return web.Response(status=status, text=body, content_type="application/problem+json")
