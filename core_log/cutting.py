@@ -2,7 +2,7 @@
 
 A follower may have records that its new master never had. They go before it follows: those that
 nobody was promised (`broker/following/divergence.py`), or an operator decided so. A copy of them
-was kept before (`cut_file.py`). What the store derives from them goes, too: a checkpoint that
+was kept before (`cut_copy.py`). What the store derives from them goes, too: a checkpoint that
 speaks of them, and then recovery makes the indexes again from the log.
 
 A crash in between leaves a log that ends somewhere behind the place; it is cut again before it

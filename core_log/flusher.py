@@ -4,7 +4,7 @@ Theory of operation (group commit). At the end of a loop iteration the loop writ
 `request`. The thread syncs up to what was written then. What is requested while it is busy is
 covered by its next turn, all of it at once. When a turn ends, the eventfd of `fileno` becomes
 readable, and the loop calls `collect`, the only place where the flushed position moves. After a
-turn that served many the thread waits a moment for all of them to come back (`gathering.py`).
+turn that served many the thread waits a moment for all of them to come back (`group_commit.py`).
 
 Rules:
 
@@ -32,7 +32,7 @@ from typing import Final
 from polymq.core_log.ahead import Ahead
 from polymq.core_log.commit_log import CommitLog
 from polymq.core_log.errors import FailureLatch, NotBegun
-from polymq.core_log.gathering import WAIT_SECONDS_MAX, Gathering
+from polymq.core_log.group_commit import WAIT_SECONDS_MAX, GroupCommit
 from polymq.core_log.segments import Segments
 
 RETRY_SECONDS: Final = 0.1
@@ -63,7 +63,7 @@ class Flusher:
         self._short = False  # the last turn could not be made; the flusher's thread
         self._requested_runs = log.runs  # the same two, in runs
         self._done_runs = log.runs
-        self._gathering = Gathering()
+        self._group_commit = GroupCommit()
         self._wake = threading.Lock()  # free: there is something to do
         self._wake.acquire()
         self._report = -1
@@ -88,7 +88,7 @@ class Flusher:
         if written > self._requested and not self._stopping:
             self._requested_runs = self._log.runs
             self._requested = written
-            if self._thread is not None and not self._gathering.waits(self._requested_runs):
+            if self._thread is not None and not self._group_commit.waits(self._requested_runs):
                 self._awaken()
 
     def _awaken(self) -> None:
@@ -114,7 +114,7 @@ class Flusher:
         self._failure.check()
         if self._done > self._log.flushed:
             self._log.flushed = self._done
-            self._gathering.reported(self._log.runs)
+            self._group_commit.reported(self._log.runs)
         return self._log.flushed
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ class Flusher:
 
     def _wait(self) -> None:
         """Until the loop asks for a turn, or a group that has begun waited long enough."""
-        gathering = self._gathering
+        gathering = self._group_commit
         if self._short:
             self._ending.wait(RETRY_SECONDS)
             return
@@ -196,10 +196,10 @@ class Flusher:
             self._failure.fail("syncing the log", error)
             self._short = False
             return
-        self._gathering.flushed(runs - self._done_runs)  # before anybody can know of the flush
+        self._group_commit.flushed(runs - self._done_runs)  # before anybody can know of the flush
         self._done_runs = runs
         self._done = target
-        if self._gathering.open:
+        if self._group_commit.open:
             self._wake.acquire(blocking=False)  # what was asked for meanwhile joins the group
 
     def _sync_at_last(self, target: int, runs: int) -> None:

@@ -39,7 +39,7 @@ def cut() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def cut_list(as_json: bool, **options: Any) -> None:
     """List the files with the positions of the log that each contains."""
-    from polymq.core_log.cut_file import CutFile, list_cuts  # noqa: PLC0415  (loads the store)
+    from polymq.core_log.cut_copy import CutFile, list_cuts  # noqa: PLC0415  (loads the store)
     from polymq.core_log.files import RealFiles  # noqa: PLC0415
 
     files, directory = RealFiles(), directory_of(options)
@@ -75,7 +75,7 @@ def cut_show(file: str, topic: str | None, form: str, **options: Any) -> None:
     To publish a message again, use `--format json`: it prints the topic, the tag, all
     properties, and the body in base64. `polymq message publish` takes the decoded body.
     """
-    from polymq.core_log.cut_file import CutFile  # noqa: PLC0415  (loads the store)
+    from polymq.core_log.cut_copy import CutFile  # noqa: PLC0415  (loads the store)
     from polymq.core_log.errors import CorruptRecord  # noqa: PLC0415
     from polymq.core_log.files import RealFiles  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from polymq.core_log.epochs import term_of
 from polymq.errors import ExitCode, Failure
 from polymq.replication.follower import Answered
-from polymq.replication.meeting import meet
+from polymq.replication.term_exchange import meet
 from polymq.replication_memory import above_term, last_epoch, recall
 from polymq.replication_settings import address_of, connecting_tls, identity_of, new_nonce
 from polymq.settings import Settings

@@ -22,7 +22,6 @@ from polymq.core_log.epochs import term_of
 from polymq.core_log.errors import StoreRefused
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
-from polymq.diverging import Diverging
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
 from polymq.metrics import Probe, gauge
@@ -30,6 +29,7 @@ from polymq.net.connection import Context
 from polymq.net.listener import CannotListen, reserve
 from polymq.net.roster import Roster
 from polymq.promotion import Copy, ask_others, objections, others_of
+from polymq.rejoining import Rejoining
 from polymq.replication.client import MasterLink
 from polymq.replication.limits import MEETINGS_SECONDS
 from polymq.replication.server import ReplicationServer
@@ -158,7 +158,7 @@ class Replication:
         self._clock_ms = clock_ms
         self._sockets = sockets
         self._acknowledging = self._open_acknowledged()
-        self._diverging: Diverging | None = None
+        self._rejoining: Rejoining | None = None
         self._process = new_nonce()  # names this broker's links as those of one process
         self._saved = False  # what is remembered is for the next role: leave it
         self._server: ReplicationServer | None = None
@@ -310,7 +310,7 @@ class Replication:
         assert standby is not None
         host, port = address_of(self._chosen.master, "replication.master")
         assert self._acknowledging is not None
-        self._diverging = Diverging(
+        self._rejoining = Rejoining(
             directory=self._settings.server.data_directory,
             store=self._store,
             engine=self._engine,
@@ -337,8 +337,8 @@ class Replication:
 
     def _joined(self) -> None:
         """What the master sends is told to it when it is on this disk, from now on."""
-        assert self._diverging is not None
-        self._diverging.forget()
+        assert self._rejoining is not None
+        self._rejoining.forget()
         try:
             if self._acknowledging is not None:
                 self._acknowledging.follow()
@@ -348,12 +348,12 @@ class Replication:
     def _lacks(self, position: int, epoch: int) -> None:
         """The master has this log up to a position only. Its term is noted: should this broker be
         promoted in its place, a higher one has to begin."""
-        assert self._diverging is not None
+        assert self._rejoining is not None
         known = self._memory or Memory()
         if term_of(epoch) > known.heard:
             self._memory = replace(known, heard=term_of(epoch))
             self._remember(self._memory)
-        self._diverging.look(position)
+        self._rejoining.look(position)
 
     def _cut(self, divergence: Divergence, path: str) -> None:
         """What the master lacks may go, and a copy of it stands at `path`."""
@@ -369,14 +369,14 @@ class Replication:
     @property
     def refusal(self) -> str:
         """Why a slave does not follow its master, where an operator has to decide; else empty."""
-        return "" if self._diverging is None else self._diverging.refusal
+        return "" if self._rejoining is None else self._rejoining.refusal
 
     def follow(self, *, force: bool) -> dict[str, Any]:
         """Give up what the master lacks, and follow it. Returns what is given up. Raises Failure if
         there is no such thing, or `force` is False."""
-        if self._diverging is None:
+        if self._rejoining is None:
             raise Failure(ExitCode.FAILED, "this broker is the master: it follows no other broker")
-        return self._diverging.give_up(force=force)
+        return self._rejoining.give_up(force=force)
 
     def _whole(self) -> bool:
         """Whether this broker's copy is known to be all that its master had: see `Memory`."""
@@ -527,8 +527,8 @@ class Replication:
                 "lag_seconds": round(link.lag_seconds, 3),
                 "heard_ms": self._heard_ms(),
             }
-        if self._diverging is not None and self._diverging.found is not None:
-            found["diverged"] = asdict(self._diverging.found)
+        if self._rejoining is not None and self._rejoining.found is not None:
+            found["diverged"] = asdict(self._rejoining.found)
         if server is not None and not self._follows:
             lags = server.lags()
             found["replicas"] = {

@@ -24,7 +24,7 @@ from polymq.settings import Settings
 FILE_NAME: Final = "replication.json"
 STORE_DIRECTORY: Final = "store"
 CUT_DIRECTORY: Final = "cut"
-"""Of the data directory: what was cut from the log, or would be (`core_log/cut_file.py`)."""
+"""Of the data directory: what was cut from the log, or would be (`core_log/cut_copy.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

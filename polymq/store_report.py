@@ -8,7 +8,7 @@ from typing import Any
 from polymq.broker.engine import Engine
 from polymq.broker.port import display_name
 from polymq.broker.retention.retention import Holder
-from polymq.core_log.cut_file import list_cuts
+from polymq.core_log.cut_copy import list_cuts
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
 from polymq.metrics import Probe, counter, gauge

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from polymq.broker.kernels.path import Committed, PlainTemplate
 from polymq.broker.messages.dead_letter_history import Cause
 from polymq.broker.moves.dead_letters import DeadLettering, DeadLetters
+from polymq.broker.queues.delivery_counts import DeliveryCounts
 from polymq.broker.queues.expiry import Expiry
 from polymq.broker.queues.lengths import Lengths
 from polymq.broker.queues.queue import Group
-from polymq.broker.queues.redeliveries import Redeliveries
 from polymq.broker.queues.settings import REJECT_PUBLISH_DLX, QueueSettings
 from polymq.core_log.kernels.batch import Batch
 
@@ -34,9 +34,9 @@ class QueueRules:
     __slots__ = (
         "_shared",
         "dead_lettering",
+        "delivery_counts",
         "expiry",
         "lengths",
-        "redeliveries",
         "settings",
         "single",
     )
@@ -55,7 +55,7 @@ class QueueRules:
         self.dead_lettering = DeadLettering(shared, name, settings)
         self.expiry: Expiry | None = None
         self.lengths: Lengths | None = None
-        self.redeliveries = Redeliveries() if settings.delivery_limit is not None else None
+        self.delivery_counts = DeliveryCounts() if settings.delivery_limit is not None else None
         if settings.bounded:
             self.lengths = Lengths(
                 shared.core, group, settings, self._too_long, all_groups or group.all_groups
@@ -103,10 +103,10 @@ class QueueRules:
 
     def requeued(self, group: Group, first: int, count: int) -> None:
         """See `queues.Rules`."""
-        if self.redeliveries is None or self._shared.core.is_stopping:
+        if self.delivery_counts is None or self._shared.core.is_stopping:
             group.cursor.requeue(first, count)
         else:
-            self._count(self.redeliveries, group, first, count)
+            self._count(self.delivery_counts, group, first, count)
         if self.expiry is not None:
             self.expiry.look_later()
         if self.lengths is not None:
@@ -135,17 +135,17 @@ class QueueRules:
         ready = group.cursor.ready_count(group.queue.visible)
         if self.expiry is not None:
             ready = self.expiry.deliverable()
-        if self.redeliveries is not None and ready > 0:
+        if self.delivery_counts is not None and ready > 0:
             head = group.cursor.peek(ready, group.queue.visible)
             assert head is not None
-            ready = min(ready, self.redeliveries.alike(*head)[0])
+            ready = min(ready, self.delivery_counts.alike(*head)[0])
         return ready
 
     def delivery_count(self, first: int) -> int:
         """See `queues.Rules`."""
-        return 0 if self.redeliveries is None else self.redeliveries.alike(first, 1)[1]
+        return 0 if self.delivery_counts is None else self.delivery_counts.alike(first, 1)[1]
 
-    def _count(self, redeliveries: Redeliveries, group: Group, first: int, count: int) -> None:
+    def _count(self, counts: DeliveryCounts, group: Group, first: int, count: int) -> None:
         """Give messages back, or give them up where that is once too often."""
         limit = self.settings.delivery_limit
         assert limit is not None
@@ -153,11 +153,11 @@ class QueueRules:
             count -= group.cursor.floor - first
             first = group.cursor.floor
         while count > 0:
-            length, times = redeliveries.alike(first, count)
+            length, times = counts.alike(first, count)
             if times >= limit:
                 self.dead_lettering.give_up(group, first, length, Cause.DELIVERY_LIMIT)
             else:
-                redeliveries.add(first, length, group.cursor.floor)
+                counts.add(first, length, group.cursor.floor)
                 group.cursor.requeue(first, length)
                 self._shared.queue_store.recounted(group)
             first += length

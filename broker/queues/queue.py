@@ -30,8 +30,8 @@ from polymq.broker.messages.runs import RunMeta, TakesApart
 from polymq.broker.pacing.costs import CONSUMER_COST, MESSAGE_COST, RUN_COST
 from polymq.broker.port.queues import Consumer
 from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.delivery_counts import DeliveryCounts
 from polymq.broker.queues.gates import Gate
-from polymq.broker.queues.redeliveries import Redeliveries
 from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import Index, MemoryIndex
 
@@ -141,7 +141,7 @@ class Rules(Gate, Protocol):
 
     single: bool
     """Whether one consumer is served alone."""
-    redeliveries: Redeliveries | None
+    delivery_counts: DeliveryCounts | None
     """Counts what was given back; None where that has no limit."""
 
     def delivery_count(self, first: int) -> int:

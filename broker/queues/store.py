@@ -118,16 +118,16 @@ class QueueStore:
             self.keep_acks(groups, acks)
             for number, stretches in counts:
                 group = self.groups[number]
-                if group.rules is not None and group.rules.redeliveries is not None:
-                    group.rules.redeliveries.keep_changes(stretches)
+                if group.rules is not None and group.rules.delivery_counts is not None:
+                    group.rules.delivery_counts.keep_changes(stretches)
                     self._recounted[group] = None
 
     def _take_counts(self) -> list[tuple[int, list[list[int]]]]:
         """What the next record of acks has to say of deliveries that were given back."""
         counts = [
-            (group.number, group.rules.redeliveries.take_changes())
+            (group.number, group.rules.delivery_counts.take_changes())
             for group in self._recounted
-            if group.rules is not None and group.rules.redeliveries is not None
+            if group.rules is not None and group.rules.delivery_counts is not None
         ]
         self._recounted.clear()
         return counts
@@ -173,16 +173,20 @@ class QueueStore:
     def group_row(self, group: Group) -> dict[str, object]:
         """The group as a JSON value for the snapshot."""
         row: dict[str, object] = {"q": group.queue.number, **group.cursor.snapshot()}
-        if group.rules is not None and group.rules.redeliveries is not None:
-            row["times"] = list(group.rules.redeliveries.stretches(group.cursor.floor))
+        if group.rules is not None and group.rules.delivery_counts is not None:
+            row["times"] = list(group.rules.delivery_counts.stretches(group.cursor.floor))
         return row
 
     def load_counts(self, number: int, stretches: Iterable[list[int]]) -> None:
         """How often messages of a group were given back, as the log or the snapshot has it."""
         group = self.groups.get(number)
-        if group is not None and group.rules is not None and group.rules.redeliveries is not None:
+        if (
+            group is not None
+            and group.rules is not None
+            and group.rules.delivery_counts is not None
+        ):
             for first, count, times in stretches:
-                group.rules.redeliveries.load(first, count, times, group.cursor.floor)
+                group.rules.delivery_counts.load(first, count, times, group.cursor.floor)
 
 
 def _trim_memory(group: Group) -> None:

@@ -130,7 +130,7 @@ class LogEnd:
         before nobody knows."""
         self.runs = 0
         """How many runs were appended by one call of the kernel: for the flusher, which expects as
-        many again (`gathering.py`)."""
+        many again (`group_commit.py`)."""
 
     def append_plain(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polymq.broker.following.divergence import Divergence, diverged
 from polymq.core_log.acknowledged import EVERYTHING, Acknowledged
-from polymq.diverging import disks_of
+from polymq.rejoining import disks_of
 from tests.harness.broker import Broker
 
 

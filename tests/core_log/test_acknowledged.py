@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from polymq.core_log.acknowledged import EVERYTHING, Acknowledged, AcknowledgedFile
-from polymq.core_log.cut_file import HEAD_BYTES, CutFile, CutHead, keep_cut, list_cuts
+from polymq.core_log.cut_copy import HEAD_BYTES, CutFile, CutHead, keep_cut, list_cuts
 from polymq.core_log.errors import CorruptRecord
 from polymq.core_log.store import Store
 from tests.crash.disk import Disk

@@ -63,7 +63,7 @@ def test_each_reason_is_counted(broker: Broker, ask: Ask) -> None:
     assert ask("messages_refused_by_full_queues") == 2
 
 
-def test_redeliveries_are_counted(broker: Broker, ask: Ask) -> None:
+def test_delivery_counts_are_counted(broker: Broker, ask: Ask) -> None:
     """Each time; the first delivery is none."""
     declare(broker, "q")
     publish(broker, "q", b"1", b"2", b"3")

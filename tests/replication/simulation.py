@@ -25,7 +25,7 @@ from random import Random
 
 from polymq.acknowledging import Acknowledging
 from polymq.broker.following.divergence import Divergence, diverged
-from polymq.core_log.cut_file import CutFile, CutHead, keep_cut
+from polymq.core_log.cut_copy import CutFile, CutHead, keep_cut
 from polymq.core_log.cutting import cut_log
 from polymq.core_log.errors import StoreError
 from polymq.core_log.following import Following

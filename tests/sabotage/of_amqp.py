@@ -441,9 +441,9 @@ OF_AMQP = (
         name="a-stop-counts-as-a-delivery",
         why="messages that a client holds become dead letters when the broker is stopped often",
         path="broker/named_queues/rules.py",
-        old="        if self.redeliveries is None or self._shared.core.is_stopping:\n",
-        new="        if self.redeliveries is None:\n",
-        tests=("tests/broker/test_redeliveries.py",),
+        old="        if self.delivery_counts is None or self._shared.core.is_stopping:\n",
+        new="        if self.delivery_counts is None:\n",
+        tests=("tests/broker/test_delivery_counts.py",),
     ),
     Sabotage(
         name="a-stop-is-not-announced",

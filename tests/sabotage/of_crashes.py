@@ -133,8 +133,8 @@ OF_CRASHES = (
         name="flush-reports-what-was-asked-for-last",
         why="acks leave for what was written while the disk was busy with something else",
         path="core_log/flusher.py",
-        old="        self._done = target\n        if self._gathering",
-        new="        self._done = self._requested\n        if self._gathering",
+        old="        self._done = target\n        if self._group_commit",
+        new="        self._done = self._requested\n        if self._group_commit",
         crash=_THREADS,
     ),
     Sabotage(

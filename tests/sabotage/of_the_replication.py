@@ -160,7 +160,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="cut-without-a-copy",
         why="what is cut is gone for good, also when an operator was wrong",
-        path="core_log/cut_file.py",
+        path="core_log/cut_copy.py",
         old="            files.pwritev(handle, [piece], HEAD_BYTES + start - head.position)\n",
         new="            pass\n",
         tests=(ACKNOWLEDGED, SIMULATION),
@@ -168,7 +168,7 @@ OF_THE_REPLICATION = (
     Sabotage(
         name="a-copy-that-a-power-cut-takes",
         why="the log is cut, and the copy was only in memory",
-        path="core_log/cut_file.py",
+        path="core_log/cut_copy.py",
         old="        files.fdatasync(handle)\n",
         new="",
         tests=(ACKNOWLEDGED,),

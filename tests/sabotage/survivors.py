@@ -42,8 +42,8 @@ EQUIVALENT: Final[dict[tuple[str, str, str, str], str]] = {
     (
         "broker/queues/store.py",
         "QueueStore.write_acks",
-        "if group.rules is not None and group.rules.redeliveries is not None:",
-        "if (group.rules is not None or group.rules.redeliveries is not None):",
+        "if group.rules is not None and group.rules.delivery_counts is not None:",
+        "if (group.rules is not None or group.rules.delivery_counts is not None):",
     ): "counts that the log did not take come from groups that have both (`_take_counts`)",
     (
         "broker/queues/store.py",

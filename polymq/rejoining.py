@@ -16,7 +16,7 @@ from polymq.acknowledging import Acknowledging
 from polymq.broker.engine import Engine
 from polymq.broker.following.divergence import Divergence, diverged
 from polymq.broker.topics.topic import Topic
-from polymq.core_log.cut_file import CutHead, keep_cut
+from polymq.core_log.cut_copy import CutHead, keep_cut
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
 from polymq.errors import ExitCode, Failure
@@ -34,7 +34,7 @@ def disks_of(topic: Topic) -> int:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Diverging:
+class Rejoining:
     """What one slave has beyond its master.
 
     Args:

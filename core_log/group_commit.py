@@ -33,7 +33,7 @@ UNKNOWN: Final = sys.maxsize
 """Nobody has counted yet what was appended before the last flush ended."""
 
 
-class Gathering:
+class GroupCommit:
     """The state of it. `flushed`, `complete_in_time` and `given_up` belong to the flusher's thread,
     the others to the loop's; an int or a bool is written by one of them at a time.
 

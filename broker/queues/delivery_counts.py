@@ -22,7 +22,7 @@ Stretch = list[int]
 """First offset, count, how often each of them was given back."""
 
 
-class Redeliveries:
+class DeliveryCounts:
     """The counts of one group."""
 
     __slots__ = ("_base", "_changed", "_times")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.messages.dead_letter_history import history_of
 from polymq.broker.port import Delivery, Position, QueueConsumer
-from polymq.broker.queues.redeliveries import Redeliveries
+from polymq.broker.queues.delivery_counts import DeliveryCounts
 from polymq.broker.state.journal import Op
 from tests.broker.queue_bench import (
     OWNER,
@@ -141,8 +141,8 @@ def test_settled_messages_keep_no_count(broker: Broker) -> None:
         registration.settle(offset, 1)
     rules = broker.group("q").rules
     assert rules is not None
-    assert rules.redeliveries is not None
-    assert len(rules.redeliveries._times) <= 1
+    assert rules.delivery_counts is not None
+    assert len(rules.delivery_counts._times) <= 1
     assert ready(broker, "q") == 0
 
 
@@ -153,8 +153,8 @@ def test_settled_messages_keep_no_count(broker: Broker) -> None:
 )
 def test_counts_are_those_of_a_table(steps: list[tuple[int, int, bool]]) -> None:
     """Against the obvious implementation; what is told as a change makes an equal one."""
-    counts = Redeliveries()
-    copy = Redeliveries()
+    counts = DeliveryCounts()
+    copy = DeliveryCounts()
     table: dict[int, int] = {}
     floor = 0
     for first, count, settle in steps:

@@ -9,7 +9,7 @@ import pytest
 
 from polymq.core_log import flusher as flusher_module
 from polymq.core_log.flusher import Flusher
-from polymq.core_log.gathering import REST_FLUSHES, RUNS_MIN, TRIES_MAX, Gathering
+from polymq.core_log.group_commit import REST_FLUSHES, RUNS_MIN, TRIES_MAX, GroupCommit
 from polymq.core_log.settings import StoreSettings
 from tests.harness.files import HeldFiles, MemoryFiles
 from tests.harness.stores import Bench, numbered
@@ -45,45 +45,45 @@ def flush_of(files: HeldFiles, runs: int) -> Bench:
 
 @pytest.mark.parametrize("runs", [0, 1, RUNS_MIN - 1])
 def test_a_flush_behind_a_small_one_is_not_put_off(runs: int) -> None:
-    gathering = Gathering()
-    gathering.flushed(runs)
-    gathering.reported(runs)
-    assert not gathering.open
-    assert not gathering.waits(runs)
+    group_commit = GroupCommit()
+    group_commit.flushed(runs)
+    group_commit.reported(runs)
+    assert not group_commit.open
+    assert not group_commit.waits(runs)
 
 
 def test_a_group_is_complete_when_nearly_as_many_came_as_were_served() -> None:
     """Behind 40 runs, of which 100 were appended when their acks left: 35 of 40 are enough."""
-    gathering = Gathering()
-    gathering.flushed(40)
-    assert gathering.waits(99), "what came before the acks left says nothing"
-    gathering.reported(100)
-    gathering.reported(120)  # somebody only looks where the flusher stands
-    assert gathering.waits(134)
-    assert not gathering.waits(135)
-    gathering.complete_in_time()
-    assert not gathering.waits(100)
+    group_commit = GroupCommit()
+    group_commit.flushed(40)
+    assert group_commit.waits(99), "what came before the acks left says nothing"
+    group_commit.reported(100)
+    group_commit.reported(120)  # somebody only looks where the flusher stands
+    assert group_commit.waits(134)
+    assert not group_commit.waits(135)
+    group_commit.complete_in_time()
+    assert not group_commit.waits(100)
 
 
 def test_clients_that_do_not_come_back_are_not_waited_for_again_and_again() -> None:
-    gathering = Gathering()
+    group_commit = GroupCommit()
     for _ in range(TRIES_MAX):
-        gathering.flushed(50)
-        assert gathering.open
-        gathering.given_up()
+        group_commit.flushed(50)
+        assert group_commit.open
+        group_commit.given_up()
     for _ in range(REST_FLUSHES):
-        gathering.flushed(50)
-        assert not gathering.open
-    gathering.flushed(50)
-    assert gathering.open
+        group_commit.flushed(50)
+        assert not group_commit.open
+    group_commit.flushed(50)
+    assert group_commit.open
 
 
 def test_one_success_forgets_the_failures_before() -> None:
-    gathering = Gathering()
+    group_commit = GroupCommit()
     for _ in range(3 * TRIES_MAX):
-        for end in [gathering.given_up] * (TRIES_MAX - 1) + [gathering.complete_in_time]:
-            gathering.flushed(50)
-            assert gathering.open
+        for end in [group_commit.given_up] * (TRIES_MAX - 1) + [group_commit.complete_in_time]:
+            group_commit.flushed(50)
+            assert group_commit.open
             end()
 
 
