@@ -8,7 +8,6 @@ import http.client
 import json
 import signal
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -74,22 +73,23 @@ def open_amqp_socket(server: Server) -> socket.socket:
 
 
 class LongPoll:
-    """A `:receive` that waits, in a thread."""
+    """A `:receive` that waits. The server has read it when this is made: it has answered a request
+    that came on a later connection."""
 
     def __init__(self, server: Server, topic: str, name: str) -> None:
         assert ask(server, "PUT", f"/subscriptions/{name}", {"topic": topic})[0] == 201
+        self._connection = http.client.HTTPConnection(
+            "127.0.0.1", server.http_port, timeout=WAIT_SECONDS_MAX
+        )
         path = f"/topics/{topic}/subscriptions/{name}:receive?maxWaitTime=100"
-        self._answer: tuple[int, Any] | None = None
-        self._thread = threading.Thread(target=self._run, args=(server, path))
-        self._thread.start()
+        self._connection.request("POST", path)
+        assert ask(server, "GET", "/healthz")[0] == 200
 
-    def _run(self, server: Server, path: str) -> None:
-        self._answer = ask(server, "POST", path)
-
-    def answer(self) -> tuple[int, Any] | None:
+    def answer(self) -> tuple[int, Any]:
         """Wait for the answer."""
-        self._thread.join(WAIT_SECONDS_MAX)
-        return self._answer
+        with contextlib.closing(self._connection):
+            answer = self._connection.getresponse()
+            return answer.status, json.loads(answer.read())
 
 
 def half_a_request(server: Server, body: bytes) -> socket.socket:
