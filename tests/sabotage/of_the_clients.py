@@ -64,7 +64,7 @@ OF_THE_CLIENTS = (
         why="a crash after a commit brings the messages again for which others were published",
         path="broker/transactions/transactions.py",
         old='            parts.append(core.journal.record({"op": "acks", "g": acks}, now))\n',
-        new="            core.keep_acks(settled, pending)\n",
+        new="            self._queue_store.keep_acks(settled, pending)\n",
         crash=_states("transactions"),
     ),
     Sabotage(

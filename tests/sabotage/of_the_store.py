@@ -221,7 +221,7 @@ APPENDS = (
         name="refused-run-not-taken-back",
         why="records that the publisher was refused are there all the same",
         path="core_log/commit_log.py",
-        old="        self._tail.rewind(tail_mark)\n",
+        old="            self._tail.rewind(tail_mark)\n",
         new="",
         tests=("tests/core_log/test_commit_log.py",),
     ),

@@ -441,8 +441,9 @@ OF_THE_USERS = (
         name="mqtt-will-unchecked",
         why="a will goes where its client may not publish",
         path="gateways/mqtt/connection.py",
-        old="check_publish(*self._mapping.topic_and_tag(will.topic))",
-        new="name",
+        old="        self._port.principal.check_publish("
+        "*self._mapping.topic_and_tag(will.topic))\n",
+        new="",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
     ),
     Sabotage(
