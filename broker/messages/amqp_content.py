@@ -3,8 +3,8 @@ has a counterpart there. Pure, and bounded by the bytes that are there.
 
 Layout (AMQP 4.2.6.1, 4.2.5.5): two bytes of flags, then the properties whose flags are set, in
 order. Headers are a table of name, letter of the type, value; those whose value is neither text nor
-number have no counterpart. What comes behind the message id is not looked at. A table that breaks
-off or has a letter that is not known ends the reading: what was found until there counts.
+number have no counterpart. What comes behind the application id is not looked at. A table that
+breaks off or has a letter that is not known ends the reading: what was found until there counts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from polymq.broker.messages.byte_reader import ByteReader, TooShort
+
 AMQP_PROPERTY: Final = "PMQ_AMQP"
 """Per-message property: AMQP's content properties as they came, in base64."""
 
 _CONTENT_TYPE: Final = 0x8000
 _CONTENT_ENCODING: Final = 0x4000
 _HEADERS: Final = 0x2000
-_OCTETS: Final = (0x1000, 0x0800)  # delivery mode, priority
+_DELIVERY_MODE: Final = 0x1000
+_PRIORITY: Final = 0x0800
+_TIMESTAMP: Final = 0x0040
 
 HEADERS_MAX: Final = 256
 """Headers looked at. A CloudEvent has a dozen."""
+CLOUD_EVENT_PREFIXES: Final = ("ce-", "cloudEvents_", "cloudEvents:")
+"""Of the headers that are attributes of a CloudEvent: what RabbitMQ's and Knative's binding writes,
+then the AMQP 1.0 binding's two."""
 
 
 @dataclass(slots=True)
@@ -34,7 +41,9 @@ class AmqpContent:
 
     Attributes:
         headers: those with simple values, by name, as CloudEvents spells them (canonical strings).
+        correlation_id: some applications put bytes there; those that are no UTF-8 are surrogates.
         expiration: in milliseconds, as text.
+        others: properties that only AMQP and MQTT 5 (as user properties) have, by AMQP's names.
     """
 
     content_type: str | None = None
@@ -43,6 +52,7 @@ class AmqpContent:
     reply_to: str | None = None
     expiration: str | None = None
     message_id: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
 
 
 # In the order of the wire, behind headers and octets.
@@ -52,6 +62,8 @@ _NAMES: Final = (
     (0x0100, "expiration"),
     (0x0080, "message_id"),
 )
+# Behind the timestamp.
+_LAST_NAMES: Final = ((0x0020, "type"), (0x0010, "user_id"), (0x0008, "app_id"))
 
 # Letter -> size of a value that is skipped or, where a layout stands, read as a number.
 _FIXED: Final = {
@@ -74,81 +86,62 @@ _LONG: Final = "SxAF"
 """Letters of values that begin with their size in four bytes."""
 
 
-class _Short(Exception):
-    """The bytes end before the value does."""
-
-
-class _Reader:
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self._at = 0
-
-    @property
-    def at(self) -> int:
-        return self._at
-
-    def take(self, size: int) -> bytes:
-        piece = self._raw[self._at : self._at + size]
-        if len(piece) != size:
-            raise _Short
-        self._at += size
-        return piece
-
-    def skip_to(self, at: int) -> None:
-        self._at = max(at, self._at)
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "big")
-
-    def short_string(self) -> str:
-        return self.take(self.number(1)).decode("utf-8", "replace")
-
-
 def read_amqp_content(packed: str) -> AmqpContent:
     """Read the value of `PMQ_AMQP`. Never fails: it was checked when it was stored, and whatever it
     is now, a reader gets the message."""
     found = AmqpContent()
     try:
-        reader = _Reader(b64decode(packed))
+        reader = ByteReader(b64decode(packed))
         flags = reader.number(2)
         if flags & _CONTENT_TYPE:
-            found.content_type = reader.short_string()
+            found.content_type = _short_string(reader)
         if flags & _CONTENT_ENCODING:
-            reader.short_string()
+            found.others["content_encoding"] = _short_string(reader)
         if flags & _HEADERS:
             _read_table(reader, found.headers)
-        for flag in _OCTETS:
-            if flags & flag:
-                reader.take(1)
+        if flags & _DELIVERY_MODE:
+            reader.take(1)
+        if flags & _PRIORITY:
+            found.others["priority"] = str(reader.number(1))
         for flag, name in _NAMES:
             if flags & flag:
-                setattr(found, name, reader.short_string())
-    except (binascii.Error, ValueError, _Short):
+                errors = "surrogateescape" if name == "correlation_id" else "replace"
+                setattr(found, name, _short_string(reader, errors))
+        if flags & _TIMESTAMP:
+            found.others["timestamp"] = str(reader.number(8))
+        for flag, name in _LAST_NAMES:
+            if flags & flag:
+                found.others[name] = _short_string(reader)
+    except (binascii.Error, ValueError, TooShort):
         pass
     return found
 
 
-def _read_table(reader: _Reader, headers: dict[str, str]) -> None:
+def _short_string(reader: ByteReader, errors: str = "replace") -> str:
+    return reader.sized(1).decode("utf-8", errors)
+
+
+def _read_table(reader: ByteReader, headers: dict[str, str]) -> None:
     size = reader.number(4)
     end = reader.at + size
     for _ in range(HEADERS_MAX):
         if reader.at >= end:
             break
-        name = reader.short_string()
+        name = _short_string(reader)
         value = _read_value(reader)
         if value is not None:
             headers.setdefault(name, value)
     reader.skip_to(end)
 
 
-def _read_value(reader: _Reader) -> str | None:
+def _read_value(reader: ByteReader) -> str | None:
     """The next value as a canonical string; None for one that has none."""
     letter = chr(reader.number(1))
     if letter in _LONG:
-        raw = reader.take(reader.number(4))
+        raw = reader.sized(4)
         return raw.decode("utf-8") if letter == "S" else None
     if letter not in _FIXED:
-        raise _Short
+        raise TooShort
     size, layout = _FIXED[letter]
     raw = reader.take(size)
     if not layout:

@@ -11,6 +11,11 @@ from typing import Final
 HEADER_PROPERTY: Final = "PMQ_H"
 """Flag, system flag, and how often it was consumed again, in hex with dots between."""
 
+ADDED_BY_CLIENTS: Final = frozenset(
+    {"TAGS", "WAIT", "CLUSTER", "UNIQ_KEY", "MSG_REGION", "TRACE_ON"}
+)
+"""Properties that RocketMQ's clients add to every message for themselves, and the tag."""
+
 
 def header_property(*, flag: int, system_flag: int, reconsume: int) -> dict[str, str]:
     """`HEADER_PROPERTY` as a constant property; none where all three are 0."""

@@ -29,7 +29,12 @@ from __future__ import annotations
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
 from polymq.broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
-from polymq.broker.messages.amqp_content import AMQP_PROPERTY, AmqpContent, read_amqp_content
+from polymq.broker.messages.amqp_content import (
+    AMQP_PROPERTY,
+    CLOUD_EVENT_PREFIXES,
+    AmqpContent,
+    read_amqp_content,
+)
 from polymq.broker.messages.copies import COPIES_PROPERTY, Copies
 from polymq.broker.messages.dead_letter_history import DEATH_PROPERTY, History, history_of
 from polymq.broker.messages.kernels.record_run import RecordRun
@@ -40,7 +45,19 @@ from polymq.broker.messages.long_properties import (
     without_long,
 )
 from polymq.broker.messages.message import Delivery, Message
-from polymq.broker.messages.record_header import header_property
+from polymq.broker.messages.mqtt_properties import (
+    CORRELATION_BASE64,
+    MQTT5_PROPERTY,
+    PAYLOAD_FORMAT_NAME,
+    MqttContent,
+    correlation_text,
+    expiry_seconds_left,
+    mqtt_block,
+    read_mqtt_content,
+    reply_address,
+    unique_user_properties,
+)
+from polymq.broker.messages.record_header import ADDED_BY_CLIENTS, header_property
 from polymq.broker.messages.runs import RunMeta, TakesApart
 from polymq.broker.messages.time_to_live import TTL_PROPERTY, ttl_property
 from polymq.broker.messages.unacked import Unacked
@@ -70,15 +87,20 @@ from polymq.broker.port.transactions import HalfMessage, HalfMessagePort, Prepar
 from polymq.broker.port.values import ONE_LEVEL, REST, Address, Position
 
 __all__ = [
+    "ADDED_BY_CLIENTS",
     "AMQP_PROPERTY",
     "APPENDED",
+    "CLOUD_EVENT_PREFIXES",
     "COPIES_PROPERTY",
+    "CORRELATION_BASE64",
     "DEATH_PROPERTY",
     "EXCHANGE_PROPERTY",
     "FLUSHED",
     "IN_SYNC",
     "LONG_CONSTANT",
+    "MQTT5_PROPERTY",
     "ONE_LEVEL",
+    "PAYLOAD_FORMAT_NAME",
     "REST",
     "ROOT_EXCHANGE",
     "TTL_PROPERTY",
@@ -102,6 +124,7 @@ __all__ = [
     "HalfMessagePort",
     "History",
     "Message",
+    "MqttContent",
     "Placed",
     "Position",
     "Prepared",
@@ -131,16 +154,22 @@ __all__ = [
     "Unacked",
     "WhenCommitted",
     "WrongAcknowledgement",
+    "correlation_text",
     "decode_name",
     "display_name",
     "encode_name",
     "exchange_and_key",
+    "expiry_seconds_left",
     "header_property",
     "history_of",
     "in_front",
+    "mqtt_block",
     "parse_display_name",
     "read_amqp_content",
+    "read_mqtt_content",
+    "reply_address",
     "size_in_front",
     "ttl_property",
+    "unique_user_properties",
     "without_long",
 ]
