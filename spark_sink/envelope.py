@@ -18,10 +18,12 @@
 Rules:
 
 * A row can always be made: no body and no header can break a batch. Text that is no Unicode gets
-  replacement characters; AMQP properties that cannot be decoded stand raw among the headers.
+  replacement characters; properties of AMQP and MQTT 5 that cannot be decoded stand raw among the
+  headers.
 * `headers` has every property that is neither in a column of its own nor the broker's (`PMQ_`,
-  checksum), but why a message became a dead letter stays. AMQP's headers stand under their own
-  names, its other properties as `amqp.<name>`, CloudEvents attributes as `CE_<name>`.
+  checksum), but why a message became a dead letter stays. AMQP's headers and MQTT 5's user
+  properties stand under their own names, the other properties of both as `amqp.<name>` and
+  `mqtt.<name>`, CloudEvents attributes as `CE_<name>`.
 * Messages of one sender mostly have the same properties but for the queues and the checksum at
   their end. So properties are cut there, and what they mean is remembered per distinct text.
 """
@@ -47,6 +49,7 @@ from pyspark.sql.types import (
 
 from polymq.remoting.records import LONG_PROPERTY, Record, message_of, parse_properties
 from polymq.spark_sink.amqp_properties import decode_amqp_properties
+from polymq.spark_sink.mqtt_properties import decode_mqtt_properties
 
 TOPIC_COLUMN: Final = "topic"
 RANGE_COLUMN: Final = "_range"
@@ -80,6 +83,9 @@ _OWN_COLUMNS: Final = frozenset(("TAGS", "KEYS", "UNIQ_KEY", "content-type"))
 _INTERNAL_PREFIX: Final = "PMQ_"
 _STORED_PREFIX: Final = "PMQ_DLQ_"
 _CRC: Final = "__CRC32#"
+_PROTOCOLS: Final = {"mqtt5": "mqtt"}
+"""The column `protocol` where it is not `PMQ_PROTO`, which says only of messages with properties
+that they came by MQTT 5."""
 # Where the part of the properties begins that differs from message to message.
 _ENDINGS: Final = (b"\x02PMQ_Q\x01", b"\x02PMQ_B\x01", b"\x02__CRC32#\x01")
 _STARTS: Final = tuple(ending[1:] for ending in _ENDINGS)
@@ -252,12 +258,20 @@ def _interpret(properties: Mapping[str, str]) -> _Meaning:
             keys = keys or amqp.message_id
             content_type = content_type or amqp.content_type
             headers = {**headers, **amqp.headers}
+    if (packed := clean.get("PMQ_MQTT5")) is not None:
+        try:
+            mqtt = decode_mqtt_properties(packed)
+        except ValueError:
+            headers["PMQ_MQTT5"] = packed
+        else:
+            content_type = content_type or mqtt.content_type
+            headers = {**headers, **mqtt.headers}
     return _Meaning(
         tag=clean.get("TAGS"),
         unique_key=clean.get("UNIQ_KEY"),
         keys=keys,
         content_type=content_type,
-        protocol=protocol,
+        protocol=_PROTOCOLS.get(protocol, protocol),
         headers=tuple(headers.items()),
         long=clean.get(LONG_PROPERTY) == "1",
     )

@@ -11,6 +11,7 @@ by. How they stand in a record is the AMQP gateway's business; it gives the engi
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -162,6 +163,7 @@ def _branch_of(
     reader = topics.header_reader
     extra = b""
     is_raw = False
+    packed_name = ""
     at = row * COLUMNS
     if template.meta.long:
         start = batch.rows[at + BODY_START]
@@ -171,9 +173,9 @@ def _branch_of(
     elif record.extra_kind != EXTRA_NONE:
         start = batch.rows[at + EXTRA_START]
         extra = bytes(batch.buffer[start : start + batch.rows[at + EXTRA_SIZE]])
-        is_raw = record.extra_kind == EXTRA_BASE64 and record.extra_name.decode() == (
-            reader.extra_name
-        )
+        if record.extra_kind == EXTRA_BASE64:
+            packed_name = record.extra_name.decode()
+            is_raw = packed_name == reader.extra_name
         if is_raw:
             extra = reader.table(extra)
     key = b"%d %b" % (is_raw, extra)
@@ -184,6 +186,9 @@ def _branch_of(
         return known
     if is_raw:
         headers = reader.decode(extra)
+    elif packed_name:  # of another protocol, which keeps its properties raw as well
+        packed = b2a_base64(extra, newline=False).decode()
+        headers = reader.of_properties({packed_name: packed, **template.meta.properties})
     else:
         headers = reader.of_properties({**parse_properties(extra), **template.meta.properties})
     route = topics.branch(template.route, tag_headers(headers))

@@ -15,6 +15,13 @@ out as it came. Messages of other protocols get AMQP's properties made from thei
     anything else    a header of the same name
 
 What does not fit a short string (255 bytes) becomes a header of RocketMQ's name: nothing is cut.
+
+A message of MQTT 5 keeps its properties raw as well (`PMQ_MQTT5`), and they get the same names:
+
+    Content Type     content_type     Correlation Data          correlation_id; a header of bytes if
+    Response Topic   reply_to                                   it is no text, or longer
+    Message Expiry   expiration       Payload Format Indicator  header mqtt-payload-format
+    User Property    a header of the same name; of several values an array, in their order
 """
 
 from __future__ import annotations
@@ -27,18 +34,25 @@ from decimal import Decimal
 from typing import Any, Final
 
 from polymq.broker.port import (
+    ADDED_BY_CLIENTS,
     COPIES_PROPERTY,
     DEATH_PROPERTY,
     EXCHANGE_PROPERTY,
     LONG_CONSTANT,
+    MQTT5_PROPERTY,
+    PAYLOAD_FORMAT_NAME,
     TTL_PROPERTY,
     Message,
+    MqttContent,
     Reason,
     Refused,
     Route,
     RunMeta,
+    correlation_text,
     exchange_and_key,
     history_of,
+    read_mqtt_content,
+    reply_address,
     ttl_property,
 )
 from polymq.gateways.amqp.added_headers import DELIVERY_COUNT, death_headers, with_headers
@@ -52,7 +66,8 @@ ORIGIN_PROPERTY: Final = "PMQ_PROTO"
 
 CONSTANT_ORIGINS: Final = frozenset({"amqp", "mqtt"})
 """Gateways whose messages have all their properties in the constant part (beside `PMQ_AMQP`).
-Others keep properties in each message, which have to be read one by one."""
+Others keep properties in each message, which have to be read one by one; so do messages of MQTT 5
+that have any (`mqtt5`)."""
 
 CACHE_KEY: Final = "amqp"
 SHORT_BYTES_MAX: Final = 255
@@ -79,9 +94,7 @@ _TRANSLATED: Final = (
     (EXPIRATION, "TTL"),
     (MESSAGE_ID, "KEYS"),
 )
-_NO_HEADERS: Final = frozenset(
-    {"TAGS", "WAIT", "CLUSTER", "UNIQ_KEY", "MSG_REGION", "TRACE_ON", "CE_datacontenttype"}
-)
+_NO_HEADERS: Final = ADDED_BY_CLIENTS | {"CE_datacontenttype"}
 """What RocketMQ clients add to every message for themselves, and what has a property of its own."""
 
 _REPLY_CODES: Final[Mapping[Reason, ReplyCode]] = {
@@ -227,22 +240,28 @@ def is_uniform(meta: RunMeta) -> bool:
 
 
 def translate_properties(properties: Mapping[str, str]) -> bytes:
-    """Property flags and properties made from RocketMQ's names."""
+    """Property flags and properties made from RocketMQ's names, or from those of MQTT 5."""
+    packed = properties.get(MQTT5_PROPERTY)
+    content = None if packed is None else read_mqtt_content(packed)
+    named: Mapping[str, Any] = properties
+    if content is not None:
+        named = {**properties, **_named_values(content)}
     flags = DELIVERY_MODE
     values: dict[int, bytes] = {DELIVERY_MODE: b"\x02"}
     taken: set[str] = set()
     for flag, name in _TRANSLATED:
-        value = properties.get(name)
-        if value is None or (flag == EXPIRATION and not _is_expiration(value)):
+        value = named.get(name)
+        if not isinstance(value, str) or (flag == EXPIRATION and not _is_expiration(value)):
             continue
         raw = value.encode("utf-8", "surrogateescape")
         if len(raw) <= SHORT_BYTES_MAX:
             flags |= flag
             values[flag] = bytes((len(raw),)) + raw
             taken.add(name)
-    headers = {
+    headers = {} if content is None else _user_headers(content)
+    headers |= {
         _header_name(name): value
-        for name, value in properties.items()
+        for name, value in named.items()
         if name not in taken and _is_header(name)
     }
     if headers:
@@ -250,6 +269,39 @@ def translate_properties(properties: Mapping[str, str]) -> bytes:
         values[HEADERS] = encode_sized_table(headers)
     ordered = (values[1 << bit] for bit in range(15, 1, -1) if flags & 1 << bit)
     return struct.pack(">H", flags) + b"".join(ordered)
+
+
+def _named_values(content: MqttContent) -> dict[str, Any]:
+    """Properties of MQTT 5 by RocketMQ's names; Correlation Data that no short string can hold, as
+    bytes."""
+    text = correlation_text(content)
+    is_short = text is not None and len(text.encode()) <= SHORT_BYTES_MAX
+    topic, seconds = content.response_topic, content.expiry_seconds
+    named = {
+        "content-type": content.content_type,
+        "CORRELATION_ID": text if is_short else content.correlation_data,
+        "REPLY_TO": None if topic is None else reply_address(topic),
+        "TTL": None if seconds is None else str(seconds * 1000),
+        PAYLOAD_FORMAT_NAME: content.payload_format,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _user_headers(content: MqttContent) -> dict[str, Any]:
+    """User properties as headers: of several with one name an array, in their order. Those whose
+    names no header can have are left out."""
+    headers: dict[str, Any] = {}
+    for name, value in content.user_properties:
+        if not 0 < len(name.encode()) <= SHORT_BYTES_MAX:
+            continue
+        known = headers.get(name)
+        if known is None:
+            headers[name] = value
+        elif isinstance(known, list):
+            known.append(value)
+        else:
+            headers[name] = [known, value]
+    return headers
 
 
 def _is_header(name: str) -> bool:

@@ -19,12 +19,13 @@ RocketMQ are read in the layouts that exist in the wild:
     bare names only (EventMesh; rocketmq-eventbridge, with USEREXT_KEY as JSON)
 
 An AMQP message with attributes as headers (`ce-id`, the binding that RabbitMQ and Knative use) is
-that event, and so is a message in structured mode by its media type. Any other message is wrapped:
+that event. So is a message of MQTT 5 with attributes as user properties (CloudEvents 1.0.2, MQTT
+protocol binding), and a message in structured mode by its media type. Any other message is wrapped:
 id from the broker's name and the record's position, so that it is the same whenever the message is
 read; source `/topics/<topic>`; type the tag; subject the path, as an MQTT subscriber would see it;
-time the store time; and AMQP headers and RocketMQ's user properties as extensions, where these may
-have such names and values. A message that claims to be an event but breaks the rules is wrapped
-too: it was accepted by another protocol, and a reader must get something valid.
+time the store time; and AMQP headers and user properties of MQTT 5 and RocketMQ as extensions,
+where these may have such names and values. A message that claims to be an event but breaks the
+rules is wrapped too: it was accepted by another protocol, and a reader must get something valid.
 """
 
 from __future__ import annotations
@@ -41,11 +42,15 @@ import msgspec
 
 from polymq.broker.port import (
     AMQP_PROPERTY,
+    CLOUD_EVENT_PREFIXES,
+    MQTT5_PROPERTY,
     REST,
     Address,
     Message,
     display_name,
     read_amqp_content,
+    read_mqtt_content,
+    unique_user_properties,
 )
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.http_cloudevents.attributes import (
@@ -71,6 +76,9 @@ EXTENSIONS_BYTES_MAX: Final = 2048
 sinks take some 8 KiB. What does not fit is left out."""
 UNKNOWN_CONTENT: Final = "application/octet-stream"
 """`datacontenttype` of a wrapped message that does not say what it is."""
+
+UTF8_CONTENT: Final = "text/plain; charset=utf-8"
+"""The same where it says only that it is UTF-8 text."""
 
 _MODE: Final = "PMQ_CE_MODE"
 _TYPES: Final = "PMQ_CE_TYPES"
@@ -285,6 +293,10 @@ def event_of(message: Message, *, broker_name: str) -> Event:
             found = _amqp_attributes(properties[AMQP_PROPERTY])
             if "specversion" in found:
                 return _foreign_event(found, message.body)
+        if MQTT5_PROPERTY in properties:
+            found = _mqtt_attributes(properties[MQTT5_PROPERTY])
+            if "specversion" in found:
+                return _foreign_event(found, message.body)
         declared = content_type_of(properties)
         if declared is not None and media_type(declared) == STRUCTURED:
             return decode_structured(message.body)
@@ -360,15 +372,11 @@ def _bare_event(message: Message) -> Event:
     return _foreign_event(found, message.body)
 
 
-_AMQP_PREFIXES: Final = ("ce-", "cloudEvents_", "cloudEvents:")
-"""Of headers: what RabbitMQ's and Knative's binding writes, then the AMQP 1.0 binding's two."""
-
-
 def _amqp_attributes(packed: str) -> dict[str, str]:
     """The attributes that an AMQP message has as headers, if any."""
     content = read_amqp_content(packed)
     content_type, headers = content.content_type, content.headers
-    for prefix in _AMQP_PREFIXES:
+    for prefix in CLOUD_EVENT_PREFIXES:
         if prefix + "specversion" in headers:
             found = {
                 name[len(prefix) :]: value
@@ -378,6 +386,21 @@ def _amqp_attributes(packed: str) -> dict[str, str]:
             found.pop("datacontenttype", None)
             return found if content_type is None else found | {"datacontenttype": content_type}
     return {}
+
+
+def _mqtt_attributes(packed: str) -> dict[str, str]:
+    """The attributes that a message of MQTT 5 has as user properties. The Content Type has the last
+    word on `datacontenttype`; the binding's own example has both. Raises ValueError: an attribute
+    is there twice, and two readers would see two events."""
+    content = read_mqtt_content(packed)
+    found = unique_user_properties(content)
+    if "specversion" in found:
+        names = [name for name, _ in content.user_properties if NAME.fullmatch(name)]
+        if len(names) != len(set(names)):
+            raise ValueError("an attribute is there twice")
+    if content.content_type:
+        found["datacontenttype"] = content.content_type
+    return found
 
 
 def _foreign_event(found: Mapping[str, str], body: bytes | None) -> Event:
@@ -415,15 +438,26 @@ def _wrapped(message: Message, broker_name: str) -> Event:
         "time": f"{stored:%Y-%m-%dT%H:%M:%S}.{message.store_ms % 1000:03d}Z",
     }
     if message.body:
-        attributes["datacontenttype"] = content_type_of(message.properties) or UNKNOWN_CONTENT
+        attributes["datacontenttype"] = content_type_of(message.properties) or _content_of(message)
     _add_extensions(attributes, message.properties)
     return Event(attributes=attributes, data=message.body or None)
+
+
+def _content_of(message: Message) -> str:
+    """`datacontenttype` of a body whose sender named no media type. MQTT 5 can say that it is text
+    (Payload Format Indicator)."""
+    packed = message.properties.get(MQTT5_PROPERTY)
+    is_text = packed is not None and read_mqtt_content(packed).payload_format == 1
+    return UTF8_CONTENT if is_text else UNKNOWN_CONTENT
 
 
 def _add_extensions(attributes: dict[str, str], properties: Mapping[str, str]) -> None:
     """Headers and user properties whose names extensions may have, and which are no attributes."""
     if AMQP_PROPERTY in properties:
         properties = {**read_amqp_content(properties[AMQP_PROPERTY]).headers, **properties}
+    if MQTT5_PROPERTY in properties:
+        content = read_mqtt_content(properties[MQTT5_PROPERTY])
+        properties = {**unique_user_properties(content), **properties}
     room = EXTENSIONS_BYTES_MAX
     for name, value in properties.items():
         if name in attributes or name in _NO_EXTENSIONS or NAME.fullmatch(name) is None:
@@ -453,6 +487,8 @@ def content_type_of(properties: Mapping[str, str]) -> str | None:
     declared = properties.get("content-type")
     if declared is None and AMQP_PROPERTY in properties:
         declared = read_amqp_content(properties[AMQP_PROPERTY]).content_type
+    if declared is None and MQTT5_PROPERTY in properties:
+        declared = read_mqtt_content(properties[MQTT5_PROPERTY]).content_type
     if declared:
         try:
             check_value("datacontenttype", declared)
@@ -501,9 +537,10 @@ def dead_letter_extra(
         for name, value in message.properties.items()
         if name not in constant and name not in _DEAD_LETTER and name not in _BOUND
     }
-    # The AMQP gateway looks for its property at the very start.
-    if AMQP_PROPERTY in properties:
-        properties = {AMQP_PROPERTY: properties[AMQP_PROPERTY]} | properties
+    # The gateways of these protocols look for their property at the very start.
+    for name in (AMQP_PROPERTY, MQTT5_PROPERTY):
+        if name in properties:
+            properties = {name: properties[name]} | properties
     properties[DEAD_LETTER_TOPIC] = message.properties.get(
         DEAD_LETTER_TOPIC, display_name(message.topic)
     )

@@ -1,16 +1,23 @@
-"""Messages that came over AMQP, for RocketMQ's consumers: their properties in RocketMQ's words.
+"""Messages that came over AMQP or MQTT 5, for RocketMQ's consumers: their properties in RocketMQ's
+words.
 
-An AMQP message's own properties are one property in the log, in base64. Where a pull gives such
+Such a message's own properties are one property in the log, in base64. Where a pull gives such
 messages, their records are written anew in memory, with the same words besides:
 
-    message_id       KEYS             content_type     content-type
-    reply_to         REPLY_TO         correlation_id   CORRELATION_ID
-    expiration       TTL              a header         a user property of the same name
+    AMQP             MQTT 5             RocketMQ
+    message_id                          KEYS
+    content_type     Content Type       content-type
+    reply_to         Response Topic     REPLY_TO
+    correlation_id   Correlation Data   CORRELATION_ID; CORRELATION_ID_BASE64 where it is no text
+    expiration       Message Expiry     TTL
+                     Payload Format     mqtt-payload-format
+    a header         User Property      a user property of the same name; the first of equal names
 
 Rules:
 
-* Nothing is taken away: the property in base64 stays, so what has no counterpart (tables, arrays)
-  is there for who can read it. Only the record's checksum goes, which is of the bytes in the log.
+* Nothing is taken away: the property in base64 stays, so what has no counterpart (tables, arrays,
+  a second value of one name) is there for who can read it. Only the record's checksum goes, which
+  is of the bytes in the log.
 * A property that is there already stays as it is, and no header becomes one that RocketMQ's clients
   understand (a message with a header `DELAY` is not to be delayed when it is sent on) or the
   broker's own.
@@ -19,17 +26,28 @@ Rules:
 * A message with more headers than that has a short form of them, and the rest in front of its body,
   where only readers look that ask for whole records. All others get the body alone
   (`broker/messages/long_properties.py`).
-* Other messages cost one search for the property's name in all that was read.
+* Other messages cost two searches for the properties' names in all that was read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
 from typing import Final
-from urllib.parse import quote
 
-from polymq.broker.port import AMQP_PROPERTY, read_amqp_content, without_long
+from polymq.broker.port import (
+    AMQP_PROPERTY,
+    CORRELATION_BASE64,
+    MQTT5_PROPERTY,
+    PAYLOAD_FORMAT_NAME,
+    correlation_text,
+    read_amqp_content,
+    read_mqtt_content,
+    reply_address,
+    unique_user_properties,
+    without_long,
+)
 from polymq.core_log.kernels.batch import (
     PROPERTY_CRC,
     RECORD_BODY_AT,
@@ -44,7 +62,7 @@ Memory = bytes | memoryview
 
 _SIZE: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">H")
-_MARK: Final = AMQP_PROPERTY.encode() + b"\x01"
+_MARKS: Final = (AMQP_PROPERTY.encode() + b"\x01", MQTT5_PROPERTY.encode() + b"\x01")
 _END: Final = b"\x02"
 _CHECKSUM: Final = PROPERTY_CRC + b"\x01"
 NO_HEADERS: Final = DELAYS | {
@@ -71,16 +89,20 @@ NO_HEADERS: Final = DELAYS | {
 
 
 def as_rocketmq(records: bytes, *, whole: bool = False) -> bytes:
-    """Records one after the other, as a pull reads them; those that came over AMQP with
+    """Records one after the other, as a pull reads them; those that came over AMQP or MQTT 5 with
     RocketMQ's properties.
 
     Args:
         whole: with all of AMQP's properties, where these stand in front of the body.
     """
-    if _MARK not in records:
+    if not _is_marked(records):
         return records
     known: dict[bytes, bytes] = {}
     return b"".join([_translated_record(record, known) for record in _each(records, whole)])
+
+
+def _is_marked(raw: bytes) -> bool:
+    return _MARKS[0] in raw or _MARKS[1] in raw
 
 
 def _each(records: bytes, whole: bool) -> Iterator[Memory]:
@@ -104,7 +126,7 @@ def _translated_record(record: Memory, known: dict[bytes, bytes]) -> Memory:
     topic_size = int.from_bytes(record[topic_at : topic_at + width], "big")
     size_at = topic_at + width + topic_size
     raw = bytes(record[size_at + _SHORT.size :])
-    if _MARK not in raw:
+    if not _is_marked(raw):
         return record
     raw = raw.partition(_CHECKSUM)[0]  # which stands at the end
     made = known.get(raw)
@@ -117,18 +139,12 @@ def _translated_record(record: Memory, known: dict[bytes, bytes]) -> Memory:
 def _translated(raw: bytes) -> bytes:
     """The pairs that come to these properties."""
     properties = parse_properties(raw)
-    content = read_amqp_content(properties.get(AMQP_PROPERTY, ""))
-    found: dict[str, str | None] = {
-        "KEYS": content.message_id,
-        "content-type": content.content_type,
-        "REPLY_TO": content.reply_to,
-        "CORRELATION_ID": content.correlation_id,
-        "TTL": content.expiration,
-    }
-    for header, text in content.headers.items():
-        if header and header not in NO_HEADERS and not header.startswith(RESERVED):
-            found.setdefault(header, text)
-    made = b"" if raw.endswith(_END) else _END
+    found: dict[str, str | None] = {}
+    if AMQP_PROPERTY in properties:
+        found |= _of_amqp(properties[AMQP_PROPERTY])
+    if MQTT5_PROPERTY in properties:
+        found |= _of_mqtt(properties[MQTT5_PROPERTY])
+    made = bytearray(b"" if raw.endswith(_END) else _END)
     room = PROPERTIES_BYTES_MAX - len(raw)
     for name, value in found.items():
         if value is None or name in properties:
@@ -136,11 +152,49 @@ def _translated(raw: bytes) -> bytes:
         pair = b"%b\x01%b\x02" % (_bytes(name), _bytes(value))
         if len(made) + len(pair) <= room:
             made += pair
-    return made
+    return bytes(made)
+
+
+def _of_amqp(packed: str) -> dict[str, str | None]:
+    content = read_amqp_content(packed)
+    named: dict[str, str | None] = {
+        "KEYS": content.message_id,
+        "content-type": content.content_type,
+        "REPLY_TO": content.reply_to,
+        "CORRELATION_ID": content.correlation_id,
+        "TTL": content.expiration,
+    }
+    return _with_user_properties(named, content.headers)
+
+
+def _of_mqtt(packed: str) -> dict[str, str | None]:
+    content = read_mqtt_content(packed)
+    correlation = correlation_text(content)
+    topic, seconds, form = content.response_topic, content.expiry_seconds, content.payload_format
+    named = {
+        "content-type": content.content_type,
+        "REPLY_TO": None if topic is None else reply_address(topic),
+        "CORRELATION_ID": correlation,
+        "TTL": None if seconds is None else str(seconds * 1000),
+        PAYLOAD_FORMAT_NAME: None if form is None else str(form),
+    }
+    if content.correlation_data is not None and correlation is None:
+        named[CORRELATION_BASE64] = b64encode(content.correlation_data).decode()
+    return _with_user_properties(named, unique_user_properties(content))
+
+
+def _with_user_properties(
+    named: dict[str, str | None], user_properties: Mapping[str, str]
+) -> dict[str, str | None]:
+    """What has a name of its own first: a user property is not taken for it, as one that RocketMQ
+    acts on is not taken at all."""
+    for name, text in user_properties.items():
+        if name and name not in NO_HEADERS and not name.startswith(RESERVED):
+            named.setdefault(name, text)
+    return named
 
 
 def _bytes(text: str) -> bytes:
     """Text without the two characters that separate properties, which are escaped as in URLs."""
-    for separator in "\x01\x02":
-        text = text.replace(separator, quote(separator))
-    return text.encode("utf-8", "surrogateescape")
+    raw = text.encode("utf-8", "surrogateescape")
+    return raw.replace(b"\x01", b"%01").replace(b"\x02", b"%02")

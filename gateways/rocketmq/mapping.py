@@ -33,7 +33,7 @@ from polymq.broker.port import (
     parse_display_name,
 )
 from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
-from polymq.gateways.rocketmq.amqp_messages import as_rocketmq
+from polymq.gateways.rocketmq.foreign_messages import as_rocketmq
 from polymq.remoting.bodies import BrokerData, QueueData, TopicList, TopicRoute, encode_body
 from polymq.remoting.broker_fields import CommitFields, GroupOffsetFields, SendAnswer
 from polymq.remoting.codes import (

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from polymq.broker.port import BrokerPort, Refused, TopicInfo
 from polymq.gateways.rocketmq import mapping
-from polymq.gateways.rocketmq.amqp_messages import as_rocketmq
+from polymq.gateways.rocketmq.foreign_messages import as_rocketmq
 from polymq.gateways.rocketmq.limits import Limits
 from polymq.gateways.rocketmq.long_polls import LongPoll
 from polymq.gateways.rocketmq.mapping import Answer

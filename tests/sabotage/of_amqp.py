@@ -123,10 +123,10 @@ OF_AMQP = (
     Sabotage(
         name="rocketmq-gets-long-properties-as-a-body",
         why="RocketMQ's consumers get a message with AMQP's headers in front of it",
-        path="gateways/rocketmq/amqp_messages.py",
+        path="gateways/rocketmq/foreign_messages.py",
         old="        yield record if whole else without_long(record)\n",
         new="        yield record\n",
-        tests=("tests/gateways/rocketmq/test_rocketmq_amqp_messages.py",),
+        tests=("tests/gateways/rocketmq/test_rocketmq_foreign_messages.py",),
     ),
     Sabotage(
         name="given-back-with-long-properties-as-a-body",

@@ -13,6 +13,7 @@ from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
 from tests.sabotage.of_the_names import OF_THE_NAMES
+from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retained import OF_THE_RETAINED
@@ -42,6 +43,7 @@ SABOTAGES = (
     *OF_THE_NAMES,
     *OF_THE_SPEED,
     *OF_THE_USERS,
+    *OF_THE_PROPERTIES,
     *OF_THE_REMOTING,
     *OF_THE_RETAINED,
     *OF_THE_RETENTION,

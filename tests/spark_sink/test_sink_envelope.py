@@ -23,6 +23,7 @@ from polymq.remoting.records import iterate_records
 from polymq.spark_sink import amqp_properties, envelope
 from polymq.spark_sink.amqp_properties import DEPTH_MAX, decode_amqp_properties
 from polymq.spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
+from tests.harness import mqtt5
 from tests.remoting.record_builder import build_properties, build_record
 
 if sys.version_info >= (3, 14):
@@ -164,6 +165,48 @@ def test_amqp_properties_that_cannot_be_decoded_are_kept_raw() -> None:
         row = row_of(build_properties(PMQ_AMQP=packed))
         assert row["protocol"] == "amqp"
         assert row["headers"] == {"PMQ_AMQP": packed}
+
+
+# --- MQTT 5 -----------------------------------------------------------------------------------
+
+
+def test_a_message_of_mqtt_5() -> None:
+    """What belongs to one connection only (Topic Alias) is no header."""
+    block = mqtt5.pack(
+        PayloadFormatIndicator=0,
+        MessageExpiryInterval=60,
+        ContentType="text/plain",
+        ResponseTopic="a/b",
+        CorrelationData=b"c-1",
+        TopicAlias=3,
+        UserProperty=[("colour", "red"), ("n", "1"), ("n", "\u00e4")],
+    )
+    packed = mqtt5.stored(block + b"\x0b\x81\x01")
+    row = row_of(build_properties(PMQ_PROTO="mqtt5", PMQ_QOS="1", PMQ_MQTT5=packed))
+    assert (row["protocol"], row["content_type"], row["keys"]) == ("mqtt", "text/plain", None)
+    assert row["headers"] == {
+        "mqtt.payload_format": "0",
+        "mqtt.message_expiry_interval": "60",
+        "mqtt.response_topic": "a/b",
+        "mqtt.correlation_data": "c-1",
+        "colour": "red",
+        "n": '["1", "\u00e4"]',
+    }
+
+
+@pytest.mark.parametrize("packed", ["?", "AQ==", "fwA=", "JgABbg==", "C4CAgIA=", "AwADYQ=="])
+def test_mqtt_properties_that_cannot_be_decoded_are_kept_raw(packed: str) -> None:
+    row = row_of(build_properties(PMQ_PROTO="mqtt5", PMQ_MQTT5=packed))
+    assert (row["protocol"], row["headers"]) == ("mqtt", {"PMQ_MQTT5": packed})
+
+
+@given(st.binary(max_size=200))
+def test_any_mqtt_properties_become_a_row(raw: bytes) -> None:
+    row = row_of(build_properties(PMQ_MQTT5=mqtt5.stored(raw)))
+    assert row["body"] == b"21.5"
+
+
+# --- AMQP's tables ----------------------------------------------------------------------------
 
 
 def pack(flags: int, rest: bytes) -> str:

@@ -16,6 +16,8 @@ from polymq.gateways.http_cloudevents.codec import Event, Form
 from tests.gateways.http_cloudevents.event_strategies import events
 from tests.gateways.http_cloudevents.http_spy_port import STORE_MS, SpyPort, SpyTemplate
 from tests.gateways.http_cloudevents.http_work import at_once
+from tests.harness.mqtt5 import pack
+from tests.harness.mqtt5 import stored as stored_block
 
 
 def stored(several: list[Event], *, sharded: bool = False) -> tuple[SpyPort, list[Message]]:
@@ -388,6 +390,74 @@ def test_any_amqp_properties_are_survived(packed: str) -> None:
     codec.decode_structured(codec.encode_structured(event))
 
 
+# --- MQTT 5 -----------------------------------------------------------------------------------
+
+REQUIRED = [("specversion", "1.0"), ("id", "7 €"), ("source", "/s"), ("type", "t")]
+
+
+def of_mqtt(*pairs: tuple[str, str], body: bytes = b"hot", **values: object) -> Event:
+    """The event that a message of MQTT 5 is, published to `sensors/key`."""
+    block = stored_block(pack(UserProperty=pairs, **values))
+    return event_of(message(body, "key", PMQ_MQTT5=block, PMQ_PROTO="mqtt5"))
+
+
+def test_an_event_in_binary_mode_over_mqtt_5() -> None:
+    """Attributes are user properties without a prefix; the Content Type has the last word."""
+    event = of_mqtt(
+        *REQUIRED,
+        ("colour", "red"),
+        ("Bad-Name", "x"),
+        ("data", "x"),
+        ("datacontenttype", "is/ignored"),
+        ContentType="text/plain",
+        ResponseTopic="a/b",
+    )
+    assert dict(event.attributes) == {
+        **dict(REQUIRED),
+        "colour": "red",
+        "datacontenttype": "text/plain",
+    }
+    assert event.data == b"hot"
+    event = of_mqtt(*REQUIRED, ("datacontenttype", "text/csv"), body=b"")
+    assert (event.attributes["datacontenttype"], event.data) == ("text/csv", None)
+
+
+def test_an_event_in_structured_mode_over_mqtt_5() -> None:
+    """By its Content Type only: a payload that looks like an event is none."""
+    document = codec.encode_structured(simple(colour="red"))
+    event = of_mqtt(body=document, ContentType="application/cloudevents+json; charset=utf-8")
+    assert event.attributes["colour"] == "red"
+    assert of_mqtt(body=document).attributes["type"] == "key"
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        REQUIRED[:3],
+        [("specversion", "0.3"), *REQUIRED[1:]],
+        [*REQUIRED, ("colour", "red"), ("colour", "red")],
+        [*REQUIRED, ("id", "8")],
+        [("SpecVersion", "1.0"), *REQUIRED[1:]],
+    ],
+)
+def test_a_message_of_mqtt_5_that_is_no_event_is_wrapped(pairs: list[tuple[str, str]]) -> None:
+    """Among them one with an attribute twice: two readers would see two events."""
+    event = of_mqtt(*pairs)
+    assert event.attributes["source"] == "/topics/sensors"
+    assert event.attributes["id"].startswith("b1-")
+    assert event.attributes["type"] == "key"
+
+
+def test_a_user_property_that_no_attribute_may_be_can_be_there_twice() -> None:
+    assert of_mqtt(*REQUIRED, ("X", "1"), ("X", "2")).attributes["id"] == "7 €"
+
+
+@given(st.text(max_size=40) | st.binary(max_size=300).map(lambda raw: b64encode(raw).decode()))
+def test_any_properties_of_mqtt_5_are_survived(packed: str) -> None:
+    event = event_of(message(b"x", "k", PMQ_MQTT5=packed))
+    codec.decode_structured(codec.encode_structured(event))
+
+
 @pytest.mark.parametrize(
     ("content_type", "body", "spelled"),
     [
@@ -508,8 +578,9 @@ def test_a_dead_letter_does_not_change_state_again() -> None:
         assert name not in extra
 
 
-def test_amqp_properties_of_a_dead_letter_come_first() -> None:
-    """Where the AMQP gateway looks for them."""
-    one = message(b"x", "t", A="1", PMQ_AMQP="gAA=")
+@pytest.mark.parametrize("name", ["PMQ_AMQP", "PMQ_MQTT5"])
+def test_raw_properties_of_a_dead_letter_come_first(name: str) -> None:
+    """Where their gateways look for them."""
+    one = message(b"x", "t", A="1", **{name: "gAA="})
     extra = mapping.dead_letter_extra(one, {}, mapping.DeadLetter(reason="r"), broker_name="b")
-    assert extra.startswith(b"PMQ_AMQP\x01gAA=\x02")
+    assert extra.startswith(name.encode() + b"\x01gAA=\x02")

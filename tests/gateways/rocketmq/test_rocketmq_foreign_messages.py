@@ -1,5 +1,6 @@
-"""AMQP messages in RocketMQ's words: what an unusual message becomes. The usual ones meet a whole
-server in `interop_tests/test_rocketmq_with_others.py`."""
+"""Messages of AMQP and MQTT 5 in RocketMQ's words: what an unusual message becomes. The usual ones
+are in the table of `tests/gateways/test_property_table.py`, and meet a whole server in
+`interop_tests/test_rocketmq_with_others.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ import base64
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from polymq.gateways.rocketmq.amqp_messages import as_rocketmq
+from polymq.gateways.rocketmq.foreign_messages import as_rocketmq
 from polymq.remoting.errors import RemoteProtocolError
 from polymq.remoting.messages import PROPERTIES_BYTES_MAX
 from polymq.remoting.records import (
@@ -18,6 +21,7 @@ from polymq.remoting.records import (
     parse_properties,
     split_body,
 )
+from tests.harness.mqtt5 import pack, stored
 
 
 def packed(headers: dict[str, str]) -> str:
@@ -104,3 +108,36 @@ def test_a_body_too_short_for_its_properties_is_damaged() -> None:
     (damaged,) = iterate_records(record(b"\x00\x00\x00\x05abcd", {"PMQ_LONG": "1"}))
     with pytest.raises(RemoteProtocolError, match="beyond its body"):
         split_body(damaged)
+
+
+# --- MQTT 5 -----------------------------------------------------------------------------------
+
+
+def test_only_what_came_over_mqtt_5_is_written_anew() -> None:
+    """Whatever stands beside it in one pull; equal properties become equal ones."""
+    plain = record(b"PMQ_MQTT5\x01abc\x02", {"n": "1"})
+    block = {"PMQ_MQTT5": stored(pack(UserProperty=[("n", "2"), ("n", "3")]))}
+    mqtt = record(b"x", block)
+    amqp = record(b"x", {"PMQ_AMQP": packed({"n": "4"})})
+    assert as_rocketmq(plain) == plain
+    found = address_of(plain + mqtt + amqp + mqtt)
+    assert [properties["n"] for properties in found] == ["1", "2", "4", "2"]
+    assert found[1]["PMQ_MQTT5"] == block["PMQ_MQTT5"]
+
+
+def test_no_user_property_is_taken_for_another() -> None:
+    """Neither for one that RocketMQ acts on or that the broker has, nor for one of MQTT 5."""
+    pairs = [("TTL", "1"), ("KEYS", "k"), ("DELAY", "3"), ("PMQ_S", "1"), ("", "x"), ("n", "1")]
+    (found,) = address_of(record(b"", {"PMQ_MQTT5": stored(pack(UserProperty=pairs))}))
+    del found["PMQ_MQTT5"]
+    assert found == {"n": "1"}
+
+
+@given(st.binary(max_size=200) | st.text(max_size=40))
+def test_any_block_is_survived(raw: bytes | str) -> None:
+    value = (
+        stored(raw) if isinstance(raw, bytes) else "".join(raw.split("\x01")).replace("\x02", "")
+    )
+    properties = {"PMQ_MQTT5": value.encode("utf-8", "replace").decode()}
+    (found,) = address_of(record(b"b", properties))
+    assert found["PMQ_MQTT5"] == properties["PMQ_MQTT5"]
