@@ -191,6 +191,10 @@ def test_rocketmq_reads_what_everybody_sends(
     assert found.code == 0
     (again,) = messages_of(found.body)
     assert again.properties == from_amqp
+    given_back = {"group": "readers", "offset": pulled[1].position, "delayLevel": -1}
+    assert rocketmq.ask(36, **given_back).code == 0
+    _, (dead,) = rocketmq.pull("%DLQ%readers")
+    assert {name: dead.properties.get(name) for name in FROM_AMQP} == FROM_AMQP
 
 
 def test_http_reads_headers_and_user_properties_as_extensions(

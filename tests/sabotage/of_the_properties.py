@@ -113,6 +113,14 @@ OF_THE_PROPERTIES = (
         tests=("tests/gateways/http_cloudevents/test_http_mapping.py",),
     ),
     Sabotage(
+        name="given-back-without-properties",
+        why="a message that a RocketMQ consumer gives back comes again without its properties",
+        path="gateways/rocketmq/retries.py",
+        old="    return replace(sent, extra=raw + sent.extra)\n",
+        new="    return sent\n",
+        tests=("tests/gateways/rocketmq/test_rocketmq_foreign_messages.py",),
+    ),
+    Sabotage(
         name="user-properties-are-orders",
         why="an MQTT client's user property delays a message that a RocketMQ client sends on",
         path="gateways/rocketmq/foreign_messages.py",

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.gateways.rocketmq.foreign_messages import as_rocketmq
+from polymq.gateways.rocketmq.retries import order_of
+from polymq.remoting.broker_fields import SendBackFields
 from polymq.remoting.errors import RemoteProtocolError
 from polymq.remoting.messages import PROPERTIES_BYTES_MAX
 from polymq.remoting.records import (
@@ -141,3 +143,31 @@ def test_any_block_is_survived(raw: bytes | str) -> None:
     properties = {"PMQ_MQTT5": value.encode("utf-8", "replace").decode()}
     (found,) = address_of(record(b"b", properties))
     assert found["PMQ_MQTT5"] == properties["PMQ_MQTT5"]
+
+
+# --- given back -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given_back",
+    [{"PMQ_MQTT5": stored(pack(UserProperty=[("n", "2")]))}, {"PMQ_AMQP": packed({"n": "2"})}],
+)
+@pytest.mark.parametrize("level", [0, -1])
+def test_what_is_given_back_has_the_properties_that_it_came_with(
+    given_back: dict[str, str], level: int
+) -> None:
+    """In a retry and as a dead letter; a consumer sees the same as the first time."""
+    (sent,) = iterate_records(record(b"x", given_back | {"PMQ_S": "1.2"}))
+    order = order_of(sent, SendBackFields(offset=0, group="g", delay_level=level))
+    again = parse_properties(order.messages[0].extra)
+    assert given_back.items() <= again.items()
+    assert "PMQ_S" not in again
+    assert address_of(record(b"x", again))[0]["n"] == "2"
+
+
+def test_what_leaves_no_room_is_given_back_without() -> None:
+    block = {"PMQ_MQTT5": stored(pack(UserProperty=[("n", "x" * 23_200)]))}
+    (sent,) = iterate_records(record(b"x", block | {"colour": "red"}))
+    order = order_of(sent, SendBackFields(offset=0, group="g"))
+    assert "PMQ_MQTT5" not in parse_properties(order.messages[0].extra)
+    assert parse_properties(order.messages[0].extra)["colour"] == "red"
