@@ -227,7 +227,14 @@ class Engine:
         sessions = self.sessions
         parts = (  # each behind those that its rows refer to
             *(self.core, self.topics, self.exchanges, self.named_queues, self.delays),
-            *(self.half_messages, sessions.state, self.retained, self.users, self.documents),
+            *(
+                self.half_messages,
+                sessions.state,
+                sessions.expiry,
+                self.retained,
+                self.users,
+                self.documents,
+            ),
             *(self.groups, self.retention),
         )
         return Fold(

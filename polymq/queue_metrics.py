@@ -17,10 +17,6 @@ def queue_probes(engine: Engine) -> list[Probe]:
         plain: dict[str, int] = {Cause.REJECTED: engine.core.reading.rejected_count}
         return {str(cause): n + plain.get(cause, 0) for cause, n in counts.given_up.items()}
 
-    def expired() -> Value:
-        expiry = engine.sessions.expiry
-        return 0 if expiry is None else expiry.expired_count
-
     def by_reason(name: str, text: str, read: Callable[[], Value]) -> Probe:
         return counter(name, text, read, label="reason")
 
@@ -59,7 +55,7 @@ def queue_probes(engine: Engine) -> list[Probe]:
         counter(
             "polymq_sessions_expired",
             "Persistent MQTT sessions that ended because their clients stayed away.",
-            expired,
+            lambda: engine.sessions.expiry.expired_count,
         ),
         counter(
             "polymq_session_messages_dropped",

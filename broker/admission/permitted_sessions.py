@@ -23,6 +23,7 @@ class PermittedSessions(Permitted):
         client_id: str,
         *,
         clean: bool,
+        expiry_seconds: int | None,
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
@@ -32,14 +33,20 @@ class PermittedSessions(Permitted):
         user = self._principal.name
         sessions = self._parts.sessions
         quotas = self._principal.quotas
-        if not clean and client_id not in sessions.by_client:
+        existing = sessions.by_client.get(client_id)
+        if expiry_seconds != 0 and (existing is None or existing.clean):
             count = sessions.counts.get(user, 0)
             self._principal.check_quota("sessions", count, quotas.sessions)
         if quotas.inflight is not None:
             inflight_max = min(quotas.inflight, inflight_max or quotas.inflight)
         try:
             session = sessions.connect(
-                client_id, clean=clean, link=link, principal=user, inflight_max=inflight_max
+                client_id,
+                clean=clean,
+                expiry_seconds=expiry_seconds,
+                link=link,
+                principal=user,
+                inflight_max=inflight_max,
             )
         except Refused as error:
             if error.reason is Reason.FORBIDDEN:

@@ -43,6 +43,15 @@ class Session(Protocol):
     position: Position
     """CONNACK waits for it."""
 
+    @property
+    def expiry_seconds(self) -> int | None:
+        """How long the session outlives its connection: what the client asked for, or what the
+        operator allows if that is less. 0: not at all; None: for ever."""
+
+    def expire_after(self, seconds: int | None) -> None:
+        """DISCONNECT says how long the session outlives its connection. Nothing changes if CONNECT
+        said that it does not [MQTT-3.14.2-2]. Raises Refused."""
+
     def resume(self) -> None:
         """CONNACK is on its way: resend what is in flight, then deliver. Call exactly once."""
 
@@ -91,7 +100,7 @@ class Session(Protocol):
         """The transport drained."""
 
     def disconnect(self) -> None:
-        """The connection is gone (either way). A clean session ends; a persistent one waits."""
+        """The connection is gone (either way). The session ends or waits, as its expiry says."""
 
 
 class SessionPort(Protocol):
@@ -102,6 +111,7 @@ class SessionPort(Protocol):
         client_id: str,
         *,
         clean: bool,
+        expiry_seconds: int | None,
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
@@ -111,6 +121,10 @@ class SessionPort(Protocol):
         The old connection, if any, gets `taken_over()` during the call.
 
         Args:
+            clean: a session that there is ends first (Clean Start).
+            expiry_seconds: how long the session outlives its connection. 0: it ends with it; None:
+                it does not expire. A clean session of MQTT 3.1.1 is (True, 0), another one (False,
+                None).
             inflight_max: how many messages of QoS 1 and 2 may be unacknowledged at most; the engine
                 begins with few and has a bound of its own.
         """

@@ -1,43 +1,65 @@
 """Sessions end whose clients stay away too long: else each of them holds the log for ever.
 
-Theory. A client is away from the end of its connection on. A round that looks at all sessions every
-now and then notes since when, in one record for all of them (the op `away`), so that a restart does
-not begin to count anew. A client that comes back is noted as well. A session that ended its
-connection within the last round before a crash begins to count at the start.
+Theory. How long a session outlives its connection is its own matter (MQTT 5's Session Expiry
+Interval), and the operator's: the lower of both counts. A client is away from the end of its
+connection on. The op `away` notes since when, some moments later and for all that went meanwhile,
+so that a restart does not begin to count anew. A client that comes back is noted as well.
+
+Sessions that are due at about the same time share one timer (`pacing/timers.py`). A session is in
+no more than one of these groups, and is taken out when its client returns: nothing looks through
+all sessions.
+
+After a crash the log does not say when a client went that was connected until then. It was there
+when the server last lived, so it is away since that time: the op `alive` says it, every
+`ALIVE_SECONDS` while a session that expires is connected.
 
 Rules:
 
-* A session with a connection never ends here.
-* Rounds go on in slices: other work gets its turn after so many sessions that were looked at, and
-  after so many that ended.
+* A session with a connection never ends here, and no session ends early. It may live longer than it
+  should by a thirtieth of its time, or by a second if that is more.
+* Sessions that are over end in slices, so that other work gets its turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.errors import Refused
+from polymq.broker.state.journal import Op, Touched
+from polymq.broker.state.kinds import StateKind, single
 
 if TYPE_CHECKING:
     from polymq.broker.core import Core
+    from polymq.broker.pacing.timers import Timer
     from polymq.broker.sessions.session import MqttSession
 
-SLICE_COUNT: Final = 4096
-"""Sessions looked at in one iteration of the loop: about a millisecond."""
-ENDED_COUNT: Final = 256
+SLICE_COUNT: Final = 1024
+"""Sessions that a start looks at in one iteration of the loop: about two milliseconds."""
+ENDED_COUNT: Final = 128
 """Sessions that end in one iteration, about 20 us each. What they had is swept away later."""
-ROUND_SECONDS_MAX: Final = 60.0
-ROUNDS_PER_EXPIRY: Final = 10
-"""So a session lives a tenth longer than it may, at most."""
+NOTED_COUNT: Final = 4096
+"""Clients of one `away`: 30 KB."""
+AWAY_SECONDS: Final = 1.0
+"""How long `away` gathers: so many clients may lose their connections at once."""
+ALIVE_SECONDS: Final = 10.0
+ALIVE_LATE_MS: Final = 15_000
+"""How long after the last `alive` the server lived at most, with some time for the loop and the
+disk."""
+GROUP_MS_MIN: Final = 1_000
+GROUPS_PER_EXPIRY: Final = 64
+"""Sessions of one expiry are in so many groups or fewer: twice as many at most, since the times of
+groups are powers of two."""
 
 
 class SessionExpiry:
     """Ends sessions whose time is over.
 
     Args:
-        seconds: how long a client may be away.
-        sessions: all persistent sessions, as they are now.
+        seconds_max: how long any client may be away; 0: as long as its session says.
+        sessions: persistent sessions by number.
         end: ends one with all that it has. Raises Refused.
 
     Attributes:
@@ -47,56 +69,227 @@ class SessionExpiry:
     def __init__(
         self,
         core: Core,
-        seconds: float,
-        sessions: Callable[[], list[MqttSession]],
+        seconds_max: float,
+        sessions: Mapping[int, MqttSession],
         end: Callable[[MqttSession], object],
     ) -> None:
-        assert seconds > 0
+        assert seconds_max >= 0
         self._core = core
-        self._expiry_ms = round(1000 * seconds)
-        self._round_seconds = min(ROUND_SECONDS_MAX, seconds / ROUNDS_PER_EXPIRY)
+        self._ms_max = round(1000 * seconds_max)
         self._sessions = sessions
         self._end = end
-        self._left: list[MqttSession] = []  # of this round
-        self._over: list[MqttSession] = []  # whose time is over
+        self._groups: dict[int, tuple[Timer, dict[MqttSession, None]]] = {}  # by their time
+        self._over: deque[MqttSession] = deque()  # whose time is over
+        self._ending = False
+        self._gone: dict[MqttSession, None] = {}  # of which the log does not know that yet
+        self._noting = False
+        self._connected: dict[MqttSession, None] = {}  # those that would expire otherwise
+        self._beating = False
+        self._alive_ms = 0
         self.expired_count = 0
+        core.gatherers.append(self._note)
+        core.journal.handle("away", self._apply_away)
+        core.journal.handle("alive", self._apply_alive)
+
+    # --- what the log has of it ---------------------------------------------------------------
+
+    def _apply_away(self, op: Op) -> Touched:
+        """Clients are away since `t`, or there again (0)."""
+        touched = []
+        for number in op["s"]:
+            session = self._sessions.get(number)
+            if session is not None:
+                session.away_ms = op["t"]
+                touched.append(("session", str(number)))
+        return touched
+
+    def _apply_alive(self, op: Op) -> Touched:
+        self._alive_ms = op["t"]
+        return [("alive", "")]
+
+    def state_kinds(self) -> tuple[StateKind, ...]:
+        """See `state/kinds.py`."""
+        return single("alive", lambda: self._alive_ms, self._load_alive)
+
+    def _load_alive(self, value: int) -> None:
+        self._alive_ms = value
+
+    # --- clients come and go ------------------------------------------------------------------
+
+    def time_ms(self, session: MqttSession) -> int | None:
+        """How long the session outlives its connection; None: for ever."""
+        asked = session.asked_seconds
+        if asked is None:
+            return self._ms_max or None
+        return min(1000 * asked, self._ms_max) if self._ms_max else 1000 * asked
+
+    def is_over(self, session: MqttSession) -> bool:
+        """Whether the time of a session without a connection is over, though it is there yet."""
+        return self.time_ms(session) == 0 or 0 < session.due_ms <= self._core.clock_ms()
+
+    def came(self, session: MqttSession) -> None:
+        """The client is there: its session does not expire."""
+        self.forget(session)
+        if self.time_ms(session) is not None:
+            self._connected[session] = None
+            if not self._beating:
+                self._beat()
+        if session.away_ms:
+            try:
+                self._core.journal.write({"op": "away", "t": 0, "s": [session.number]})
+            except Refused:  # the log takes nothing: a start before it does begins with old news
+                session.away_ms = 0
+
+    def went(self, session: MqttSession) -> None:
+        """The client of a persistent session is gone."""
+        self.forget(session)
+        time_ms = self.time_ms(session)
+        if time_ms is None:
+            return
+        if time_ms == 0:
+            self._end_one(session)
+            return
+        self._gone[session] = None
+        if not self._noting:
+            self._noting = True
+            self._core.scheduler.call_later(AWAY_SECONDS, self._note_later)
+        self._wait(session, self._core.clock_ms(), time_ms)
+
+    def forget(self, session: MqttSession) -> None:
+        """The session does not wait for its time any more: its client is there, or it has ended."""
+        self._gone.pop(session, None)
+        self._connected.pop(session, None)
+        session.due_ms = 0
+        found = self._groups.get(session.due_group)
+        session.due_group = 0
+        if found is not None:
+            timer, group = found
+            group.pop(session, None)
+            if not group:
+                del self._groups[timer.due_ms]
+                timer.cancel()
+
+    def _wait(self, session: MqttSession, since_ms: int, time_ms: int) -> None:
+        """The session is one of those that end at about the same time."""
+        session.due_ms = since_ms + time_ms
+        apart_ms = max(GROUP_MS_MIN, 1 << (time_ms // GROUPS_PER_EXPIRY).bit_length())
+        at_ms = -(-session.due_ms // apart_ms) * apart_ms
+        session.due_group = at_ms
+        if at_ms not in self._groups:
+            self._groups[at_ms] = (self._core.timers.at(at_ms, self._are_over, at_ms), {})
+        self._groups[at_ms][1][session] = None
+
+    # --- in the log ---------------------------------------------------------------------------
+
+    def _note_later(self) -> None:
+        self._noting = False
+        self._note()
+        if self._gone and self._core.failure is None:
+            self._noting = True
+            self._core.scheduler.call_later(AWAY_SECONDS, self._note_later)
+
+    def _note(self) -> None:
+        """Write who went since the last time. What the log refuses gathers on."""
+        if self._core.failure is not None or self._core.follows:
+            return
+        while self._gone:
+            some = list(islice(self._gone, NOTED_COUNT))
+            if not self._write_away(self._core.clock_ms(), [one.number for one in some]):
+                return
+            for one in some:
+                del self._gone[one]
+
+    def _write_away(self, since_ms: int, numbers: list[int]) -> bool:
+        try:
+            self._core.journal.write({"op": "away", "t": since_ms, "s": numbers})
+        except Refused:
+            return False
+        return True
+
+    def _beat(self) -> None:
+        """Say that the server lives, as long as it matters."""
+        core = self._core
+        self._beating = bool(self._connected) and core.failure is None and not core.follows
+        if not self._beating:
+            return
+        now_ms = core.clock_ms()
+        if not 0 <= now_ms - self._alive_ms < 1000 * ALIVE_SECONDS:
+            try:
+                core.journal.write({"op": "alive", "t": now_ms})
+            except Refused:
+                pass  # the log takes nothing now: the next one says it
+        core.scheduler.call_later(ALIVE_SECONDS, self._beat)
+
+    # --- a start ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Look for the first time: a start's fold has ended."""
-        self._core.scheduler.call_soon(self._begin)
+        """A start's fold has ended: nobody is connected."""
+        lived_ms = self._core.clock_ms()
+        if self._alive_ms:
+            lived_ms = min(lived_ms, self._alive_ms + ALIVE_LATE_MS)
+        self._begin(iter(list(self._sessions.values())), lived_ms)
 
-    def _begin(self) -> None:
-        self._left = self._sessions()
-        self._step()
+    def _begin(self, sessions: Iterator[MqttSession], lived_ms: int) -> None:
+        """Let the next sessions wait for their time, those that are not known to be away since the
+        server last lived."""
+        some = list(islice(sessions, SLICE_COUNT))
+        new: list[MqttSession] = []
+        for session in some:
+            time_ms = self.time_ms(session)
+            if session.link is not None or session.due_ms or time_ms is None:
+                continue
+            if time_ms == 0:
+                self._over.append(session)
+                continue
+            if not session.away_ms:
+                new.append(session)
+            self._wait(session, session.away_ms or lived_ms, time_ms)
+        if new and not self._write_away(lived_ms, [session.number for session in new]):
+            self._gone.update(dict.fromkeys(new))
+        self._end_soon()
+        if len(some) == SLICE_COUNT:
+            self._core.scheduler.call_soon(lambda: self._begin(sessions, lived_ms))
 
-    def _step(self) -> None:
+    # --- the end ------------------------------------------------------------------------------
+
+    def _are_over(self, at_ms: int) -> None:
+        """The time of a group has come."""
+        _, group = self._groups.pop(at_ms)
+        self._over.extend(group)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        if self._over and not self._ending:
+            self._ending = True
+            self._core.scheduler.call_soon(self._end_some)
+
+    def _end_some(self) -> None:
+        self._ending = False
         core = self._core
         if core.failure is not None or core.follows:
             return
-        try:
-            self._look()
-            self._end_some()
-        except Refused:  # the log takes nothing: the next round tries again
-            self._left, self._over = [], []
-        if self._left or self._over:
-            core.scheduler.call_soon(self._step)
-        else:
-            core.scheduler.call_later(self._round_seconds, self._begin)
-
-    def _look(self) -> None:
-        now_ms = self._core.clock_ms()
-        some, self._left = self._left[:SLICE_COUNT], self._left[SLICE_COUNT:]
-        away = [session for session in some if session.link is None]
-        self._over += [s for s in away if s.away_ms and now_ms - s.away_ms >= self._expiry_ms]
-        new = [session.number for session in away if not session.away_ms]
-        if new:
-            self._core.journal.write({"op": "away", "t": now_ms, "s": new})
-
-    def _end_some(self) -> None:
-        ended = 0
-        while self._over and ended < ENDED_COUNT:
-            session = self._over.pop()
-            if session.link is None and session.away_ms:
-                ended += 1
-                self._end(session)
+        for _ in range(min(ENDED_COUNT, len(self._over))):
+            session = self._over[0]
+            if self._may_end(session):
+                try:
+                    self._end(session)
+                except Refused:  # the log takes nothing now
+                    self._ending = True
+                    core.scheduler.call_later(core.limits.lazy_flush_seconds, self._end_some)
+                    return
                 self.expired_count += 1
+            self._over.popleft()
+        self._end_soon()
+
+    def _may_end(self, session: MqttSession) -> bool:
+        """Whether it is there and its time is over: its client may have come back meanwhile."""
+        is_there = self._sessions.get(session.number) is session
+        return is_there and session.link is None and self.is_over(session)
+
+    def _end_one(self, session: MqttSession) -> None:
+        """A session ends with its connection."""
+        try:
+            self._end(session)
+        except Refused:  # the log takes nothing now
+            self._over.append(session)
+            self._end_soon()

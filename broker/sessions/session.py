@@ -230,9 +230,13 @@ class MqttSession(SessionEnd):
         """Whose rights the connected client has; None where nothing is checked."""
         self.present = False
         self.position = Position(0)
+        self.asked_seconds: int | None = None if number else 0
+        """How long its client wants it to outlive the connection; None: for ever."""
         self.away_ms = 0
         """Since when the client is away, as the log has it; 0: it is there, or that is not noted
-        yet, or sessions do not expire."""
+        yet, or the session does not expire."""
+        self.due_ms = self.due_group = 0
+        """When it ends if its client stays away, and with which others (`expiry.py`); or 0."""
         self.connection_number = 0
         """Counts the connections: what was meant for an earlier one is not sent to this."""
         self.subscriptions: dict[Address, Subscription] = {}
@@ -251,8 +255,21 @@ class MqttSession(SessionEnd):
 
     @property
     def clean(self) -> bool:
-        """Whether it ends with its connection."""
+        """Whether it leaves no trace in the log, because it began with its connection and ends with
+        it."""
         return self.number == 0
+
+    @property
+    def expiry_seconds(self) -> int | None:
+        """See `port.Session`."""
+        time_ms = self.sessions.expiry.time_ms(self)
+        return None if time_ms is None else -(-time_ms // 1000)
+
+    def expire_after(self, seconds: int | None) -> None:
+        """See `port.Session`."""
+        if self.asked_seconds == 0:
+            return  # [MQTT-3.14.2-2]
+        self.sessions.change_expiry(self, seconds)
 
     # --- outbound -----------------------------------------------------------------------------
 
@@ -612,7 +629,8 @@ class MqttSession(SessionEnd):
         if self.clean:
             self.sessions.ended(self)
             return
-        for subscription in self.subscriptions.values():
+        self.sessions.expiry.went(self)
+        for subscription in self.subscriptions.values():  # none if it ended with its connection
             if not subscription.durable:
                 self.sessions.topics.router.unsubscribe(subscription.address, subscription)
             subscription.detach()

@@ -75,18 +75,13 @@ class Sessions:
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number
         self.filters = self.state.filters
-        self.expiry: SessionExpiry | None = None
-        """Ends sessions whose clients stay away; None where they may."""
-        if settings.expiry_seconds:
-            self.expiry = SessionExpiry(
-                core, settings.expiry_seconds, lambda: list(self.by_number.values()), self._end
-            )
+        self.expiry = SessionExpiry(core, settings.expiry_seconds, self.by_number, self._end)
+        """Ends sessions whose clients stay away."""
 
     def start(self) -> None:
         """A start's fold has ended: see to sessions that are too full, or stay away too long."""
         self.backlogs.start()
-        if self.expiry is not None:
-            self.expiry.start()
+        self.expiry.start()
 
     # --- connecting -----------------------------------------------------------------------
 
@@ -95,6 +90,7 @@ class Sessions:
         client_id: str,
         *,
         clean: bool,
+        expiry_seconds: int | None,
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
@@ -108,23 +104,25 @@ class Sessions:
             )
         if existing is not None and existing.link is not None:
             old = existing.link
-            existing.disconnect()  # ends a clean session
+            existing.disconnect()  # ends a session that does not outlive its connection
             old.taken_over()
         existing = self.by_client.get(client_id)
         position = Position(0)
-        if existing is not None and clean:
+        if existing is not None and (clean or self.expiry.is_over(existing)):
             position = self._end(existing)
             existing = None
         if existing is not None:
             existing.present = True
+            position = self.change_expiry(existing, expiry_seconds)
             # What is in flight is sent again: its packet ids have to be on the disk.
-            existing.position = self.core.end() if existing.unacked.count else Position(0)
+            existing.position = self.core.end() if existing.unacked.count else position
             session = existing
-            self._note_return(session)
         else:
-            session = self._new(client_id, clean=clean, principal=principal)
+            session = self._new(client_id, expiry_seconds=expiry_seconds, principal=principal)
             session.position = Position(max(session.position, position))
         session.link = link
+        if not session.clean:
+            self.expiry.came(session)
         session.open_window(inflight_max)
         return session
 
@@ -160,16 +158,14 @@ class Sessions:
         self.state.took_inbound(session.number, packet_id)
         return position
 
-    def _note_return(self, session: MqttSession) -> None:
-        """The client is there again: its session does not expire."""
-        if session.away_ms:
-            try:
-                self.core.journal.write({"op": "away", "t": 0, "s": [session.number]})
-            except Refused:  # the log takes nothing: a start before it does begins with old news
-                session.away_ms = 0
+    def change_expiry(self, session: MqttSession, seconds: int | None) -> Position:
+        """How long a persistent session outlives its connections from now on. Raises Refused."""
+        if session.asked_seconds == seconds:
+            return Position(0)
+        return self.core.journal.write({"op": "session=", "n": session.number, "x": seconds})
 
-    def _new(self, client_id: str, *, clean: bool, principal: str) -> MqttSession:
-        if clean:
+    def _new(self, client_id: str, *, expiry_seconds: int | None, principal: str) -> MqttSession:
+        if expiry_seconds == 0:
             session = MqttSession(self, client_id, number=0, principal=principal)
             self.by_client[client_id] = session
             return session
@@ -177,9 +173,10 @@ class Sessions:
         if len(self.by_number) >= self.core.limits.sessions_max:
             raise Refused(Reason.LIMIT, "there are too many persistent sessions")
         number = self.core.take_number()
-        position = self.core.journal.write(
-            {"op": "session+", "n": number, "c": client_id, "u": principal}
-        )
+        op: Op = {"op": "session+", "n": number, "c": client_id, "u": principal}
+        if expiry_seconds is not None:
+            op["x"] = expiry_seconds
+        position = self.core.journal.write(op)
         session = self.by_number[number]
         session.position = position
         return session
@@ -190,7 +187,7 @@ class Sessions:
         return self.core.journal.write({"op": "session-", "n": session.number})
 
     def ended(self, session: MqttSession) -> None:
-        """A clean session's connection is gone."""
+        """The connection of a session that the log does not know is gone."""
         if self.by_client.get(session.client_id) is session:
             del self.by_client[session.client_id]
         self.core.sweeper.add(self.state.sweep(session.forget_all()))

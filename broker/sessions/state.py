@@ -4,6 +4,9 @@ A session's op says what happened (a subscription, a PUBREC); its row says how t
 lead to the same `MqttSession`. Acks of what came from queues are not here: they are the cursors'
 (`core.py`).
 
+A session's row and its op `session+` say how long it outlives its connection (`x`, seconds); those
+of sessions that do not expire, and of former versions, lack it.
+
 A subscription, in a row: [words, QoS, group], and of one that was lowered to QoS 0 the QoS that it
 had, and the offset before which that one holds. What is owed to subscriptions (`owed.py`) stands
 beside them: [words, position, name] of each.
@@ -118,14 +121,22 @@ class SessionState:
             ("rel+", self._apply_release),
             ("rel-", self._apply_complete),
             ("in-", self._apply_inbound_release),
-            ("away", self._apply_away),
+            ("session=", self._apply_session_change),
         ):
             core.journal.handle(name, handler)
 
     # --- ops ------------------------------------------------------------------------------
 
     def _apply_session(self, op: Op) -> Touched:
-        self.load(str(op["n"]), {"c": op["c"], "u": op["u"]})
+        self.load(str(op["n"]), op)
+        return [("session", str(op["n"]))]
+
+    def _apply_session_change(self, op: Op) -> Touched:
+        """How long the session outlives its connections from now on."""
+        session = self.by_number.get(op["n"])
+        if session is None:
+            return []
+        session.asked_seconds = op["x"]
         return [("session", str(op["n"]))]
 
     def _apply_session_end(self, op: Op) -> Touched:
@@ -137,6 +148,7 @@ class SessionState:
             self._sessions.count_session(session.principal, -1)
             if self.by_client.get(session.client_id) is session:
                 del self.by_client[session.client_id]
+            self._sessions.expiry.forget(session)
             self.retained.forget_session(session)
             session.backlogs = None
             session.backlog = None  # it knows the groups, which know the session
@@ -335,16 +347,6 @@ class SessionState:
         session.inbound.discard(op["p"])
         return [("session", str(session.number))]
 
-    def _apply_away(self, op: Op) -> Touched:
-        """Clients are away since `t`, or there again (0)."""
-        touched = []
-        for number in op["s"]:
-            session = self.by_number.get(number)
-            if session is not None:
-                session.away_ms = op["t"]
-                touched.append(("session", str(number)))
-        return touched
-
     # --- snapshot -------------------------------------------------------------------------
 
     def state_kinds(self) -> tuple[StateKind, ...]:
@@ -395,6 +397,7 @@ class SessionState:
         self.by_number[number] = session
         self.by_client[value["c"]] = session
         self._sessions.count_session(session.principal, 1)
+        session.asked_seconds = value.get("x")
         session.away_ms = value.get("away", 0)
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
@@ -434,8 +437,10 @@ class SessionState:
             for subscription in session.subscriptions.values()
             if subscription.owed is not None
         ]
+        expiry = {} if session.asked_seconds is None else {"x": session.asked_seconds}
         return {
             **away,
+            **expiry,
             **({"owed": owed} if owed else {}),
             "c": session.client_id,
             "u": session.principal,

@@ -390,6 +390,7 @@ class Connection(SocketConnection):
         return self._port.sessions.connect(
             client_id,
             clean=packet.clean,
+            expiry_seconds=0 if packet.clean else None,
             link=self.fast_path,
             principal=principal,
             inflight_max=self._limits.inflight_max,

@@ -92,7 +92,9 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
     declare(broker, "q")
     declare(broker, "gone")
     link = SpyLink()
-    session = engine.port.sessions.connect("c", clean=False, link=link, principal="u")
+    session = engine.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="u"
+    )
     session.subscribe(("t", REST), 1)
     session.resume()
     broker.publish(broker.template("t"), b"1", b"2", b"3")
@@ -101,7 +103,9 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
     for refused in (
         lambda: declare(broker, "new"),
         lambda: engine.port.topics.create("new", 1),
-        lambda: engine.port.sessions.connect("new", clean=False, link=SpyLink(), principal="u"),
+        lambda: engine.port.sessions.connect(
+            "new", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
+        ),
         lambda: session.subscribe(("u", REST), 1),
         lambda: engine.port.documents.put("rule", "new", {}),
     ):
@@ -128,7 +132,9 @@ def test_messages_go_on_to_consumers_and_sessions(broker: Broker) -> None:
     """What was taken before is delivered; a session's packet ids are stored in the reserve."""
     declare(broker, "q")
     link = SpyLink()
-    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="u"
+    )
     session.subscribe(("t", REST), 1)
     session.resume()
     broker.publish(broker.template("t"), b"1", b"2")
@@ -143,7 +149,9 @@ def test_a_session_waits_for_a_log_that_takes_its_packet_ids(broker: Broker) -> 
     """While a write meets a full disk, packet ids would gather in memory: nothing is sent, and
     nothing is appended. What was not sent then comes later as new, without DUP [MQTT-3.3.1-1]."""
     link = SpyLink(credit=0)
-    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="u"
+    )
     session.subscribe(("t", REST), 1)
     session.resume()
     broker.publish(broker.template("t"), b"1")
@@ -177,7 +185,9 @@ def test_retention_is_early_where_it_has_a_limit(broker: Broker) -> None:
 def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None:
     declare(broker, "q")
     declare(broker, "memory", durable=False)
-    session = broker.port.sessions.connect("c", clean=False, link=SpyLink(), principal="u")
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
+    )
     session.subscribe(("t", REST), 1)
     session.disconnect()
     fill(broker, 5)

@@ -11,10 +11,21 @@ from tests.harness.broker import Broker, SpyLink, batch_of
 
 
 def connect(
-    broker: Broker, client: str, *, clean: bool = False, credit: int = 1000, user: str = "u"
+    broker: Broker,
+    client: str,
+    *,
+    clean: bool = False,
+    expiry_seconds: int | None = None,
+    credit: int = 1000,
+    user: str = "u",
 ) -> tuple[Session, SpyLink]:
+    """As a client of MQTT 3.1.1 does, unless it says how long its session is to be kept."""
     link = SpyLink(credit)
-    session = broker.port.sessions.connect(client, clean=clean, link=link, principal=user)
+    if clean and expiry_seconds is None:
+        expiry_seconds = 0
+    session = broker.port.sessions.connect(
+        client, clean=clean, expiry_seconds=expiry_seconds, link=link, principal=user
+    )
     broker.step()
     session.resume()
     broker.step()
@@ -428,7 +439,7 @@ def test_who_connects_may_ask_for_less(broker: Broker) -> None:
     """As an operator sets it for a listener; the bound of a user is tested with permissions."""
     link = SpyLink(1000)
     session = broker.port.sessions.connect(
-        "c", clean=True, link=link, principal="u", inflight_max=5
+        "c", clean=True, expiry_seconds=0, link=link, principal="u", inflight_max=5
     )
     broker.step()
     session.resume()

@@ -75,7 +75,9 @@ def test_a_binding_without_arguments_gets_what_has_no_headers_too(broker: Broker
     declare(broker, "q")
     match(broker, "q", "h")
     seen = SpyLink()
-    session = broker.port.sessions.connect("c", clean=True, link=seen, principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=True, expiry_seconds=0, link=seen, principal=""
+    )
     broker.step()
     session.resume()
     session.subscribe(("h", REST), 1)
@@ -236,7 +238,9 @@ def test_the_root_exchange_is_linked_like_any_other(broker: Broker) -> None:
     link(broker, "mine", "amq.topic", "sensors.*.temp")
     link(broker, "amq.topic", "mine", "x.y")
     seen = SpyLink()
-    session = broker.port.sessions.connect("c", clean=True, link=seen, principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=True, expiry_seconds=0, link=seen, principal=""
+    )
     broker.step()
     session.resume()
     session.subscribe(("x", "y"), 0)
@@ -402,7 +406,9 @@ def test_what_nothing_is_bound_for_goes_to_the_alternate_exchange(broker: Broker
     assert route is not None
     assert route.routed
     link_ = SpyLink()
-    session = broker.port.sessions.connect("c", clean=True, link=link_, principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=True, expiry_seconds=0, link=link_, principal=""
+    )
     broker.step()
     session.resume()
     session.subscribe(("orders", "asia"), 0)

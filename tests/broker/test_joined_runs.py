@@ -96,7 +96,9 @@ def test_a_queue_that_is_bound_in_between_gets_only_what_follows(broker: Broker)
 
 def test_a_client_that_subscribes_in_between_gets_only_what_follows(broker: Broker) -> None:
     """A live subscription leaves nothing in the log either."""
-    session = broker.port.sessions.connect("c", clean=True, link=(link := SpyLink()), principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=True, expiry_seconds=0, link=(link := SpyLink()), principal=""
+    )
     session.resume()
     template = broker.template("t")
     broker.publish(template, b"1")

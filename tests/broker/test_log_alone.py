@@ -88,7 +88,9 @@ def test_a_bookmark_leads_to_the_snapshot_and_is_only_a_hint(
     age(broker)
     for queue in ("q1", "q2", broker.port.queues.subscription_queue("webhook")):
         broker.port.queues.purge(queue, owner=None)
-    broker.port.sessions.connect("device", clean=True, link=SpyLink(), principal="u")
+    broker.port.sessions.connect(
+        "device", clean=True, expiry_seconds=0, link=SpyLink(), principal="u"
+    )
     fill(broker, 3)
     assert broker.tidy() > 0
     found = broker.store.bookmark()

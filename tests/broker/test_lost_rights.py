@@ -87,7 +87,9 @@ def test_thousands_of_subscriptions_without_a_right_end_in_steps(
 
     monkeypatch.setattr(people.engine.core.journal, "write", noting)
     link = SpyLink()
-    session = port_of(people, "ann").sessions.connect("c", clean=False, link=link, principal="ann")
+    session = port_of(people, "ann").sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="ann"
+    )
     people.step()
     written.clear()
     session.resume()
@@ -123,7 +125,9 @@ def test_a_subscription_made_while_others_end_gets_each_message_once(people: Bro
     publish(people, "b", "1", b"in flight")
     session.disconnect()
     link = SpyLink()
-    session = port_of(people, "ann").sessions.connect("c", clean=False, link=link, principal="ann")
+    session = port_of(people, "ann").sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="ann"
+    )
     people.step()
     session.resume()
     session.subscribe(("a",), 1)

@@ -48,7 +48,9 @@ def test_what_the_page_cache_acks_would_survive_a_kill(broker: Broker) -> None:
         def send_publishes(self, run: RecordRun, **options: Any) -> None:
             seen.append(is_written())
 
-    session = broker.port.sessions.connect("c", clean=True, link=Watching(), principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=True, expiry_seconds=0, link=Watching(), principal=""
+    )
     session.resume()
     session.subscribe(("a",), 0)
     position = broker.publish(template, b"only once")
@@ -77,7 +79,9 @@ def test_the_time_of_a_message_is_that_of_its_iteration(broker: Broker) -> None:
     """The clock is read once for all that one loop iteration stores, and again in the next one:
     what a queue with a time to live drops, and a search by time finds, goes by it."""
     link = TimesLink()
-    session = broker.port.sessions.connect("c", clean=True, link=link, principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=True, expiry_seconds=0, link=link, principal=""
+    )
     session.resume()
     session.subscribe((REST,), 0)
     first, second = broker.template("a"), broker.template("b")

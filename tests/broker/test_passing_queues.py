@@ -108,7 +108,9 @@ def test_subscribers_of_other_protocols_get_it_under_its_name(broker: Broker) ->
     live, stored = SpyLink(), SpyLink()
     connect: Callable[..., Any] = broker.port.sessions.connect
     for link, client, clean in ((live, "live", True), (stored, "kept", False)):
-        session = connect(client, clean=clean, link=link, principal="")
+        session = connect(
+            client, clean=clean, expiry_seconds=0 if clean else None, link=link, principal=""
+        )
         broker.step()
         session.resume()
         session.subscribe((REST,), 1)
@@ -124,7 +126,9 @@ def test_a_late_answer_to_a_queue_of_the_server_makes_no_topic_either(broker: Br
     """Somebody subscribes to everything, so the message has a place to go."""
     name = passing(broker, "", owner=(owner := object()), named=False, exclusive=True)
     link = SpyLink()
-    session = broker.port.sessions.connect("c", clean=True, link=link, principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=True, expiry_seconds=0, link=link, principal=""
+    )
     session.resume()
     session.subscribe((REST,), 0)
     assert list(broker.port.queues.release_owner(owner))

@@ -119,7 +119,7 @@ def test_every_part_has_its_checks(people: Broker) -> None:
 
 def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
     """Every operation that needs a right, on things that are there."""
-    session = port.sessions.connect("c", clean=True, link=link, principal="ann")
+    session = port.sessions.connect("c", clean=True, expiry_seconds=0, link=link, principal="ann")
     owner = object()
     return {
         "route": lambda: port.topics.route("orders", "eu"),
@@ -384,7 +384,7 @@ def test_a_client_id_in_a_rule_is_the_connections_own(people: Broker) -> None:
     for client, may in (("d1", True), ("d2", False), ("#", False), ("", False)):
         port = port_of(people, "ann", client)
         session = port.sessions.connect(
-            client or "none", clean=True, link=SpyLink(), principal="ann"
+            client or "none", clean=True, expiry_seconds=0, link=SpyLink(), principal="ann"
         )
         subscribe = partial(session.subscribe, ("devices", "d1", REST), 0)
         if may:
@@ -400,10 +400,13 @@ def test_a_session_belongs_to_its_user(people: Broker) -> None:
     for clean in (True, False):
         taken = SpyLink()
         port = port_of(people, "bob")
-        forbidden(partial(port.sessions.connect, "c", clean=clean, link=taken, principal="bob"))
+        connecting = partial(port.sessions.connect, "c", clean=clean, expiry_seconds=None)
+        forbidden(partial(connecting, link=taken, principal="bob"))
     # Whatever name a gateway gave: it is the port's own that counts.
     with pytest.raises(Refused):
-        port_of(people, "bob").sessions.connect("c", clean=True, link=SpyLink(), principal="ann")
+        port_of(people, "bob").sessions.connect(
+            "c", clean=True, expiry_seconds=0, link=SpyLink(), principal="ann"
+        )
     assert not link.over
     session.subscribe(("a",), 1)
     publish(people, "a", None, b"mine")
@@ -599,7 +602,7 @@ def test_a_quota_bounds_what_is_in_flight(people: Broker, asked: int | None, mos
     people.engine.users.set_quotas("ann", Quotas(inflight=3))
     link = SpyLink()
     session = port_of(people, "ann").sessions.connect(
-        "c", clean=True, link=link, principal="ann", inflight_max=asked
+        "c", clean=True, expiry_seconds=0, link=link, principal="ann", inflight_max=asked
     )
     people.step()
     session.resume()

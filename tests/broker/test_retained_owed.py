@@ -353,7 +353,9 @@ def test_a_user_who_may_not_read_it_any_more_gets_nothing(broker: Broker) -> Non
     session.disconnect()
     take_back(broker, "ann", "subscribe", "r/#")
     link = SpyLink()
-    again = port_of(broker, "ann").sessions.connect("c", clean=False, link=link, principal="ann")
+    again = port_of(broker, "ann").sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="ann"
+    )
     broker.step()
     again.resume()
     broker.step(1)

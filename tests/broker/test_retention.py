@@ -266,7 +266,9 @@ def test_a_queue_in_memory_holds_as_long_as_it_lives(broker: Broker) -> None:
 
 
 def test_a_session_that_is_away_holds_what_it_has_not_seen(broker: Broker) -> None:
-    session = broker.port.sessions.connect("c", clean=False, link=SpyLink(), principal="u")
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
+    )
     session.subscribe(("t", REST), 1)
     broker.step()
     session.disconnect()
@@ -278,7 +280,9 @@ def test_a_session_that_is_away_holds_what_it_has_not_seen(broker: Broker) -> No
     assert broker.engine.retention.holder[1:] == ("session", "c")
     broker.restart()
     link = SpyLink(100_000)
-    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="u"
+    )
     session.resume()
     broker.step(1)
     assert acknowledge_all(broker, session, link) > 100
@@ -336,7 +340,9 @@ def test_a_reader_that_comes_too_late_is_no_read_error(broker: Broker) -> None:
 
 def retained_of(broker: Broker, client: str) -> list[tuple[str, bytes]]:
     link = SpyLink(10_000)
-    session = broker.port.sessions.connect(client, clean=True, link=link, principal="u")
+    session = broker.port.sessions.connect(
+        client, clean=True, expiry_seconds=0, link=link, principal="u"
+    )
     session.resume()
     since = session.subscribe(("home", REST), 1)
     broker.step()
@@ -430,7 +436,9 @@ def make_everything(broker: Broker) -> None:
     engine.port.exchanges.bind_queue("q1", "kept", "a.*.#", {}, owner=None)
     engine.port.queues.declare_subscription("webhook", ("kept", ONE_LEVEL))
     engine.port.documents.put("rule", "ü", {"n": 1, "text": "line\nbreak \udcff"})
-    session = engine.port.sessions.connect("device", clean=False, link=SpyLink(), principal="u")
+    session = engine.port.sessions.connect(
+        "device", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
+    )
     session.subscribe(("kept", REST), 2)
     session.subscribe(("other", ONE_LEVEL), 0)
     template = broker.template("kept", "a.b")
@@ -485,7 +493,9 @@ def test_all_state_outlives_its_segments(broker: Broker, lost: tuple[str, ...]) 
     webhook = broker.port.queues.subscription_queue("webhook")
     broker.port.queues.purge(webhook, owner=None)
     link = SpyLink(10_000)
-    session = broker.port.sessions.connect("device", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect(
+        "device", clean=False, expiry_seconds=None, link=link, principal="u"
+    )
     session.resume()
     broker.step(1)
     acknowledge_all(broker, session, link)

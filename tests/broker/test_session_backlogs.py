@@ -149,7 +149,7 @@ def test_a_slow_client_that_is_there_is_bounded_too(tmp_path: Path) -> None:
     broker = bounded(tmp_path)
     link = SpyLink(1000)
     session = broker.port.sessions.connect(
-        "c", clean=False, link=link, principal="u", inflight_max=2
+        "c", clean=False, expiry_seconds=None, link=link, principal="u", inflight_max=2
     )
     broker.step()
     session.resume()
@@ -373,7 +373,7 @@ def test_what_was_dropped_before_something_was_sent_stays_dropped(tmp_path: Path
     publish(broker, range(20))
     link = SpyLink(1000)
     session = broker.port.sessions.connect(
-        "c", clean=False, link=link, principal="u", inflight_max=2
+        "c", clean=False, expiry_seconds=None, link=link, principal="u", inflight_max=2
     )
     broker.step()
     session.resume()

@@ -43,7 +43,9 @@ def left(broker: Broker) -> tuple[int, int]:
 def begin(broker: Broker, *, clean: bool = False) -> tuple[Session, SpyLink]:
     """The client connects. Nothing else goes on meanwhile."""
     link = SpyLink(1000)
-    return broker.port.sessions.connect("c", clean=clean, link=link, principal="u"), link
+    return broker.port.sessions.connect(
+        "c", clean=clean, expiry_seconds=0 if clean else None, link=link, principal="u"
+    ), link
 
 
 def publish(broker: Broker, number: int, body: bytes) -> None:

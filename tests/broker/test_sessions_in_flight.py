@@ -570,7 +570,9 @@ def test_what_was_acknowledged_in_part_is_sent_again_in_steps(tmp_path: Path) ->
     broker.step(0.1)
     session.disconnect()
     link = SpyLink(credit=0)  # nothing new
-    session = broker.port.sessions.connect("c", clean=False, link=link, principal="u")
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="u"
+    )
     broker.step()
     session.resume()
     assert len(link.publishes) == RESENT_AT_ONCE

@@ -35,7 +35,9 @@ def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
     for number in range(10):
         declare(broker, f"q{number}")
     link = SpyLink()
-    session = broker.port.sessions.connect("c", clean=False, link=link, principal="")
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal=""
+    )
     session.resume()
     session.subscribe(("t",), 1)
     consumer = SpyConsumer(credit=100_000)

@@ -42,7 +42,7 @@ def take(broker: Broker, count: int) -> SpyLink:
     """Client `c` comes, is sent so many of what waits, and goes without an acknowledgement."""
     link = SpyLink(1000)
     session = broker.port.sessions.connect(
-        "c", clean=False, link=link, principal="u", inflight_max=count
+        "c", clean=False, expiry_seconds=None, link=link, principal="u", inflight_max=count
     )
     broker.step()
     session.resume()
@@ -182,7 +182,7 @@ def test_qos_0_for_a_slow_client_counts_until_it_goes_away(tmp_path: Path) -> No
     broker = bounded(tmp_path)
     link = SpyLink(1000)
     session = broker.port.sessions.connect(
-        "c", clean=False, link=link, principal="u", inflight_max=2
+        "c", clean=False, expiry_seconds=None, link=link, principal="u", inflight_max=2
     )
     broker.step()
     session.resume()
@@ -252,7 +252,7 @@ def slow(broker: Broker, count: int) -> tuple[Session, SpyLink]:
     """Client `c` comes, and takes so many at a time."""
     link = SpyLink(1000)
     session = broker.port.sessions.connect(
-        "c", clean=False, link=link, principal="u", inflight_max=count
+        "c", clean=False, expiry_seconds=None, link=link, principal="u", inflight_max=count
     )
     broker.step()
     session.resume()

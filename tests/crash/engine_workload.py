@@ -33,6 +33,7 @@ from tests.crash.parts.delays import Delays
 from tests.crash.parts.halves import Halves
 from tests.crash.parts.keys import Keys
 from tests.crash.parts.letters import Letters
+from tests.crash.parts.lifetimes import Lifetimes
 from tests.crash.parts.offsets import Offsets
 from tests.crash.parts.once import Once
 from tests.crash.parts.owed import Owed
@@ -56,10 +57,10 @@ PARTS: Final[dict[type[Part], float]] = {
     Once: 0.2,
     Wide: 0.04,
 }
-"""Every part but one, and how likely it is that a seed has it."""
-OWED_CHANCE: Final = 0.1
-"""The same of `Owed`."""
-ALL_PARTS: Final[Sequence[type[Part]]] = (*PARTS, Owed)
+"""Every part but some, and how likely it is that a seed has it."""
+LATER_PARTS: Final[dict[type[Part], float]] = {Owed: 0.1, Lifetimes: 0.1}
+"""The same of those that came later."""
+ALL_PARTS: Final[Sequence[type[Part]]] = (*PARTS, *LATER_PARTS)
 RETENTIONS: Final = (0, 1500, 1500, 4000)
 """Bytes that each topic keeps; 0: all."""
 SEGMENTS: Final = (4096, 4096, 16 * 1024)
@@ -99,9 +100,12 @@ def draw_world(random: Random, subject: str) -> World:
         if random.random() < likely or is_about(part, subject)
     ]
     apart = Random()
-    apart.setstate(random.getstate())  # a seed draws all else as if there were no such part
-    if apart.random() < OWED_CHANCE or is_about(Owed, subject):
-        parts.append(Owed.drawn(apart, subject))
+    apart.setstate(random.getstate())  # a seed draws all else as if there were no such parts
+    parts += [
+        part.drawn(apart, subject)
+        for part, likely in LATER_PARTS.items()
+        if apart.random() < likely or is_about(part, subject)
+    ]
     wide = any(isinstance(part, Wide) for part in parts)
     return World(
         parts=parts or [Basics()],

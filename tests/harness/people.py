@@ -86,7 +86,9 @@ def connect(
 ) -> tuple[Session, SpyLink]:
     """A session over MQTT that goes on with what it had."""
     link = SpyLink()
-    session = port.sessions.connect(client, clean=clean, link=link, principal=user)
+    session = port.sessions.connect(
+        client, clean=clean, expiry_seconds=0 if clean else None, link=link, principal=user
+    )
     broker.step()
     session.resume()
     broker.step()

@@ -260,7 +260,9 @@ def test_a_slave_refuses_users_as_it_refuses_everybody(master: Broker, slave: Br
     port = port_of(slave, "ann")
     owner = object()
     for act in (
-        lambda: port.sessions.connect("c", clean=True, link=SpyLink(), principal="ann"),
+        lambda: port.sessions.connect(
+            "c", clean=True, expiry_seconds=0, link=SpyLink(), principal="ann"
+        ),
         lambda: port.queues.declare(
             "q", durable=True, exclusive=False, auto_delete=False, arguments={}, owner=owner
         ),

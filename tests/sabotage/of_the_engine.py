@@ -212,9 +212,9 @@ FLIGHTS = (
     Sabotage(
         name="expiry-of-a-client-that-is-there",
         why="a client that came back loses its session by the next restart",
-        path="broker/sessions/sessions.py",
-        old="            self._note_return(session)\n",
-        new="",
+        path="broker/sessions/expiry.py",
+        old='self._core.journal.write({"op": "away", "t": 0, "s": [session.number]})\n',
+        new="pass\n",
         tests=(EXPIRY,),
     ),
     Sabotage(

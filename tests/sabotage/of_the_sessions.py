@@ -7,8 +7,50 @@ from tests.sabotage.plan import Sabotage
 FULL_SESSIONS = "tests/broker/test_session_backlogs.py"
 UNCOUNTED = "tests/broker/test_uncounted.py"
 SESSIONS = "tests/broker/test_engine_sessions.py"
+LIFETIMES = "tests/broker/test_session_lifetimes.py"
 
 OF_THE_SESSIONS = (
+    Sabotage(
+        name="crash-keeps-sessions-that-end-with-their-connections",
+        why="a session that its client wanted to end waits for ever, because the server was killed",
+        path="broker/sessions/expiry.py",
+        old="                self._over.append(session)\n                continue\n",
+        new="                continue\n",
+        tests=(LIFETIMES,),
+        crash="--seed 3 --states 1500 --with lifetimes",
+    ),
+    Sabotage(
+        name="downtime-does-not-count",
+        why="a session lives on by as much as the server was down",
+        path="broker/sessions/expiry.py",
+        old="            lived_ms = min(lived_ms, self._alive_ms + ALIVE_LATE_MS)\n",
+        new="            pass\n",
+        tests=(LIFETIMES,),
+    ),
+    Sabotage(
+        name="quiet-time-counts-as-downtime",
+        why="a client that was connected for long loses its session by a crash",
+        path="broker/sessions/expiry.py",
+        old="        core.scheduler.call_later(ALIVE_SECONDS, self._beat)\n",
+        new="        self._beating = False\n",
+        tests=(LIFETIMES,),
+    ),
+    Sabotage(
+        name="snapshots-forget-how-long-sessions-live",
+        why="after a clean stop, sessions of clients that stay away hold the log for ever",
+        path="broker/sessions/state.py",
+        old='{"x": session.asked_seconds}\n',
+        new="{}\n",
+        tests=(LIFETIMES,),
+    ),
+    Sabotage(
+        name="sessions-resume-after-their-time",
+        why="a client that comes in the moment before its session ends is told that it resumed",
+        path="broker/sessions/sessions.py",
+        old="(clean or self.expiry.is_over(existing))",
+        new="clean",
+        tests=(LIFETIMES,),
+    ),
     Sabotage(
         name="sessions-lose-what-is-in-flight",
         why="a full session loses messages that its client was about to acknowledge",

@@ -139,7 +139,9 @@ class Basics(Part):
 
 
 def _connect(actor: EngineActor, link: SpyLink) -> Session:
-    session = actor.engine.port.sessions.connect(CLIENT, clean=False, link=link, principal="u")
+    session = actor.engine.port.sessions.connect(
+        CLIENT, clean=False, expiry_seconds=None, link=link, principal="u"
+    )
     actor.flush()
     session.resume()
     return session
@@ -148,7 +150,9 @@ def _connect(actor: EngineActor, link: SpyLink) -> Session:
 def retained_now(actor: EngineActor) -> dict[str, bytes]:
     """The retained messages, as a new subscriber gets them."""
     link = SpyLink(EVERYTHING_CREDIT)
-    session = actor.engine.port.sessions.connect("other", clean=True, link=link, principal="u")
+    session = actor.engine.port.sessions.connect(
+        "other", clean=True, expiry_seconds=0, link=link, principal="u"
+    )
     session.resume()
     since = session.subscribe((RETAINED, REST), 1)
     actor.flush()

@@ -117,7 +117,7 @@ class Once(Part):
     def _connect(self, actor: EngineActor) -> Session:
         """Its session, connected."""
         session = actor.engine.port.sessions.connect(
-            CLIENT, clean=False, link=SpyLink(0), principal="u"
+            CLIENT, clean=False, expiry_seconds=None, link=SpyLink(0), principal="u"
         )
         if self.session is None:
             self.session = actor.store.log.appended

@@ -88,7 +88,7 @@ class Owed(Part):
 
     def _connect(self, actor: EngineActor, link: SpyLink, window: int) -> Session:
         session = actor.engine.port.sessions.connect(
-            CLIENT, clean=False, link=link, principal="u", inflight_max=window
+            CLIENT, clean=False, expiry_seconds=None, link=link, principal="u", inflight_max=window
         )
         actor.flush()
         session.resume()

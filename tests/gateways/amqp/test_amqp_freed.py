@@ -73,7 +73,9 @@ def test_a_session_that_ends_is_free(bench: Bench) -> None:
     before = counts()
     engine = bench.broker.engine
     for clean in (True, False, False, True):
-        session = engine.port.sessions.connect("c", clean=clean, link=SpyLink(), principal="")
+        session = engine.port.sessions.connect(
+            "c", clean=clean, expiry_seconds=0 if clean else None, link=SpyLink(), principal=""
+        )
         bench.step()
         session.resume()
         since = session.subscribe(("t", "a"), 1)

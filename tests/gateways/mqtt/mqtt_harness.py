@@ -299,11 +299,13 @@ class SpyPort(spy_port.SpyPort):
         client_id: str,
         *,
         clean: bool,
+        expiry_seconds: int | None,
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
     ) -> SpySession:
         assert inflight_max
+        assert expiry_seconds == (0 if clean else None)
         if self.refused_connect is not None:
             raise self.refused_connect
         assert principal
