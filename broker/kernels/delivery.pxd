@@ -27,7 +27,7 @@ cdef class SessionEnd:
     @cython.locals(qos=int)
     cpdef int sent_qos(self, RecordRun run, int qos_max) except -1
     @cython.locals(packet=cython.longlong)
-    cpdef send_live(self, RecordRun run, int qos)
+    cpdef send_live(self, RecordRun run, int qos, bint retain=*, long long identifier=*)
     @cython.locals(tag=cython.longlong, unacked=UnackedRuns)
     cpdef acknowledged(self, long long first_packet_id, long long count, bint more=*)
     cpdef long long _oldest_tag(self) except -1
@@ -39,5 +39,6 @@ cdef class LiveEnd:
     cdef public object session
     cdef public int qos
     cdef public object queue
-    @cython.locals(session=SessionEnd, qos=int, room=cython.longlong)
+    cdef public bint special
+    @cython.locals(session=SessionEnd, plain=cython.bint, qos=int, room=cython.longlong)
     cpdef offer(self, Committed run)

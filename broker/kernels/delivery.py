@@ -113,7 +113,9 @@ class SessionEnd:
             qos = qos_max
         return qos
 
-    def send_live(self, run: record_run.RecordRun, qos: int) -> None:
+    def send_live(
+        self, run: record_run.RecordRun, qos: int, retain: bool = False, identifier: int = 0
+    ) -> None:
         """Send a run that no queue holds, with this QoS."""
         link = self.link
         if link is None:
@@ -122,7 +124,19 @@ class SessionEnd:
         if qos:
             holder = None if qos == 1 else EXACTLY_ONCE
             packet = (self.unacked.add(holder, 0, run.count) - 1) % PACKET_IDS + 1
-        link.send_publishes(run, qos=qos, first_packet_id=packet, duplicate=False, retain=False)
+        if not identifier:
+            link.send_publishes(
+                run, qos=qos, first_packet_id=packet, duplicate=False, retain=retain
+            )
+            return
+        link.send_publishes(
+            run,
+            qos=qos,
+            first_packet_id=packet,
+            duplicate=False,
+            retain=retain,
+            identifier=identifier,
+        )
 
     def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:
         """See `port.Session`."""
@@ -158,18 +172,21 @@ class SessionEnd:
 class LiveEnd:
     """A subscription as a target of runs that are still in memory."""
 
-    __slots__ = ("qos", "queue", "session")
+    __slots__ = ("qos", "queue", "session", "special")
 
     def __init__(self, session: Any, qos: int) -> None:
         self.session: Any = session
         self.qos = qos
         self.queue: Any = None
         """The filter queue of a durable subscription, else the backlog of a slow live one."""
+        self.special = False
+        """It has options that say of each message whether it is sent, or what is sent with it."""
 
     def offer(self, run: path.Committed) -> None:
         """A run that matches became visible: send it, or let it wait in the backlog."""
         session: SessionEnd = self.session
-        if self.queue is None and run.parts is None and not run.meta.rewritten:
+        plain = self.queue is None and not self.special
+        if plain and run.parts is None and not run.meta.rewritten:
             qos = SessionEnd.sent_qos(session, run, self.qos)
             room = SessionEnd.credit(session) if qos else SessionEnd.room(session)
             if room >= run.count:
@@ -178,5 +195,5 @@ class LiveEnd:
         self.offer_behind(run)
 
     def offer_behind(self, run: path.Committed) -> None:
-        """Any run: also where there is a backlog, or has to be one."""
+        """Any run: also where there is a backlog, or has to be one, or options count."""
         raise NotImplementedError

@@ -80,7 +80,14 @@ from polymq.broker.port.principals import AdmissionPort, PrincipalPort
 from polymq.broker.port.publishing import Placed, Publish, Publishing, Route, Template
 from polymq.broker.port.queries import QueryPort
 from polymq.broker.port.queues import Consumer, QueueConsumer, QueuePort, Settlement
-from polymq.broker.port.sessions import Session, SessionLink, SessionPort
+from polymq.broker.port.sessions import (
+    PUBLISHER_PROPERTY,
+    Session,
+    SessionLink,
+    SessionPort,
+    Subscribed,
+    SubscriptionOptions,
+)
 from polymq.broker.port.storage import StoragePort
 from polymq.broker.port.topics import TopicPort
 from polymq.broker.port.transactions import HalfMessage, HalfMessagePort, Prepared, TransactionPort
@@ -101,6 +108,7 @@ __all__ = [
     "MQTT5_PROPERTY",
     "ONE_LEVEL",
     "PAYLOAD_FORMAT_NAME",
+    "PUBLISHER_PROPERTY",
     "REST",
     "ROOT_EXCHANGE",
     "TTL_PROPERTY",
@@ -146,6 +154,8 @@ __all__ = [
     "Settlement",
     "StorageFailed",
     "StoragePort",
+    "Subscribed",
+    "SubscriptionOptions",
     "TakesApart",
     "Template",
     "TopicInfo",

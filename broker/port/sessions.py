@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.values import Address, Position
 from polymq.core_log.kernels.batch import Batch
+
+PUBLISHER_PROPERTY: Final = "PMQ_FROM"
+"""Constant property: the client id of the MQTT client that published a message, where it has a
+subscription with No Local."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionOptions:
+    """What a client wants of one subscription [MQTT-3.8.3.1].
+
+    Attributes:
+        qos: the highest one that its messages are sent with.
+        no_local: what the client publishes itself is not sent to it. Its messages have to say who
+            published them (`PUBLISHER_PROPERTY`).
+        retain_as_published: messages have the RETAIN flag that they were published with.
+        identifier: the Subscription Identifier; 0 if there is none.
+    """
+
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+
+
+class Subscribed(NamedTuple):
+    """What SUBSCRIBE did.
+
+    Attributes:
+        position: SUBACK waits for it. What was published later comes by itself.
+        is_new: there was no subscription with this filter.
+    """
+
+    position: Position
+    is_new: bool
 
 
 class SessionLink(Protocol):
@@ -17,11 +52,22 @@ class SessionLink(Protocol):
         """How many more PUBLISH packets the transport takes now; 0 while paused."""
 
     def send_publishes(
-        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+        self,
+        run: RecordRun,
+        *,
+        qos: int,
+        first_packet_id: int,
+        duplicate: bool,
+        retain: bool,
+        identifier: int = 0,
     ) -> None:
         """Send the run at `qos` (already the lower of publisher's and subscriber's).
 
         Packet ids count up from `first_packet_id`; after 65,535 comes 1. With QoS 0 they are 0.
+
+        Args:
+            retain: the flag as it is to be sent.
+            identifier: the Subscription Identifier; 0 for none.
         """
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
@@ -55,14 +101,15 @@ class Session(Protocol):
     def resume(self) -> None:
         """CONNACK is on its way: resend what is in flight, then deliver. Call exactly once."""
 
-    def subscribe(self, address: Address, qos: int) -> Position:
-        """Add or replace one subscription. SUBACK waits for the position. Raises Refused."""
+    def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
+        """Add one subscription, or replace all that was said of it [MQTT-3.8.4-3]. Raises
+        Refused."""
 
     def replay_retained(self, address: Address, since: Position) -> None:
         """After SUBACK: send the retained messages that match, in slices.
 
         Args:
-            since: what `subscribe` returned. What was published later comes by itself.
+            since: the position that `subscribe` returned.
         """
 
     def unsubscribe(self, address: Address) -> Position:

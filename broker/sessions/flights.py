@@ -90,12 +90,16 @@ class SessionGroup(Group):
             session is None
             or self.cursor.next != first
             or self.rules is not None
-            or not self.lets_go_of(run, first)
+            or not (self.lets_go_of(run, first) or self._is_own(run))
         ):
             return False
         self.cursor.pass_over(run.count)
         session.sessions.queue_store.passed_over(self)
         return True
+
+    def _is_own(self, run: Committed) -> bool:
+        """Whether its client published the run, and does not want it."""
+        return self.subscription is not None and self.subscription.is_own(run.meta)
 
     def lets_go_of(self, run: Committed, first: int) -> bool:
         """Whether the run, which became visible at `first`, does not wait for the client: that is
@@ -137,18 +141,26 @@ class RetainedFlight:
     Attributes:
         entry: its place in the log, as an index entry.
         tag: of its packet id.
+        identifier: the Subscription Identifier that it was sent with; 0 for none.
     """
 
-    __slots__ = ("_flights", "entry", "qos", "session", "tag")
+    __slots__ = ("_flights", "entry", "identifier", "qos", "session", "tag")
 
     def __init__(
-        self, flights: RetainedFlights, session: MqttSession, tag: int, entry: bytes, qos: int
+        self,
+        flights: RetainedFlights,
+        session: MqttSession,
+        tag: int,
+        entry: bytes,
+        qos: int,
+        identifier: int,
     ) -> None:
         self._flights = flights
         self.session = session
         self.tag = tag
         self.entry = entry
         self.qos = qos
+        self.identifier = identifier
 
     def settle(self, _first_offset: int, _count: int) -> None:
         """It was acknowledged."""
@@ -171,10 +183,10 @@ class RetainedFlights:
         core.gatherers.append(self.write)
         core.journal.handle("acked", self._apply_acked)
 
-    def add(self, session: MqttSession, tag: int, entry: bytes, qos: int) -> None:
+    def add(self, session: MqttSession, tag: int, entry: bytes, qos: int, identifier: int) -> None:
         """The log says that a message is in flight."""
         session.unacked.next_tag = max(session.unacked.next_tag, tag)
-        flight = RetainedFlight(self, session, tag, entry, qos)
+        flight = RetainedFlight(self, session, tag, entry, qos, identifier)
         session.unacked.add(flight, 0, 1)
         self._out[flight] = None
 

@@ -281,6 +281,8 @@ class RetainedReplay:
             return
         records = found.records or b""  # one message, or none if it cannot be read
         for run in self._core.metas.plain_runs(records, 0, len(records))[0]:
+            if subscription.is_own(run.meta):
+                continue
             if owed is None or not owed.interrupted or self._waited(subscription, run):
                 self._session.send_retained(subscription, run, found.address, found.entry)
         if owed is not None:

@@ -31,12 +31,14 @@ from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, LiveEnd, Sessi
 from polymq.broker.kernels.path import Committed
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.message import Delivery
+from polymq.broker.messages.runs import RunMeta
 from polymq.broker.messages.unacked import Unacked
+from polymq.broker.port.sessions import PUBLISHER_PROPERTY, Subscribed, SubscriptionOptions
 from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Queue, Registration
 from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup
-from polymq.broker.topics.retained import ENTRY
+from polymq.broker.topics.retained import ENTRY, RETAIN_PROPERTY
 
 if TYPE_CHECKING:
     from polymq.broker.sessions.backlogs import Backlog
@@ -61,15 +63,20 @@ class Subscription(LiveEnd):
         "group",
         "lowered_end",
         "lowered_first",
+        "options",
         "owed",
         "queued_end",
         "queued_qos",
         "registration",
     )
 
-    def __init__(self, session: MqttSession, address: Address, qos: int) -> None:
-        super().__init__(session, qos)
+    def __init__(
+        self, session: MqttSession, address: Address, options: SubscriptionOptions
+    ) -> None:
+        super().__init__(session, options.qos)
         self.session: MqttSession = session
+        self.options = options
+        self.set_options(options)
         self.queue: Queue | None = None
         self.address = address
         self.group: SessionGroup | None = None
@@ -87,6 +94,25 @@ class Subscription(LiveEnd):
         queue: what stands between these offsets was queued under QoS 0, and keeps it."""
         self.owed: Owed | None = None
         """The retained messages that a durable subscription has yet to get."""
+
+    # --- options ----------------------------------------------------------------------------
+
+    def set_options(self, options: SubscriptionOptions) -> None:
+        """SUBSCRIBE replaces all of them."""
+        self.options = options
+        self.qos = options.qos
+        self.special = options.no_local or options.retain_as_published or bool(options.identifier)
+
+    def is_own(self, meta: RunMeta) -> bool:
+        """Whether the client published such messages itself, and does not want them."""
+        return (
+            self.options.no_local
+            and meta.properties.get(PUBLISHER_PROPERTY) == self.session.client_id
+        )
+
+    def sends_retain(self, meta: RunMeta) -> bool:
+        """Whether such messages are sent with RETAIN, though they are new."""
+        return self.options.retain_as_published and RETAIN_PROPERTY in meta.properties
 
     @property
     def durable(self) -> bool:
@@ -142,6 +168,8 @@ class Subscription(LiveEnd):
                 self.group.settle(offset, run.count)  # it did not wait
                 if self.session.backlog is not None:
                     self.session.backlog.uncounted.passed(self.group, run.count)
+            elif self.special and self.is_own(run.meta):
+                self.group.settle(offset, run.count)
             else:
                 self.session.send(self, run, self.group, offset, delivery.redelivered)
             offset += run.count
@@ -155,14 +183,17 @@ class Subscription(LiveEnd):
         """See `LiveEnd`: what there is no credit for waits in the backlog."""
         if self.session.link is None:
             return  # it was published before the client went
+        if self.special and self.is_own(run.meta):
+            return
         backlog = self.queue
         # The backlog bounds how much is written anew at once.
         if not run.meta.rewritten and (backlog is None or not self._lags()):
             qos = self.session.sent_qos(run, self.qos)
             room = self.session.credit() if qos else self.session.room()
             if room >= run.count:
+                retain, identifier = self.sends_retain(run.meta), self.options.identifier
                 for part in run.runs:
-                    self.session.send_live(part, qos)
+                    self.session.send_live(part, qos, retain, identifier)
                 return
         if backlog is None:
             store = self.session.sessions.queue_store
@@ -297,15 +328,20 @@ class MqttSession(SessionEnd):
             qos = publish_qos(run)
         if qos > subscription.qos or offset < subscription.lowered_end:
             qos = min(qos, subscription.qos_at(offset))
-        if qos == 0:
-            link.send_publishes(run, qos=0, first_packet_id=0, duplicate=False, retain=False)
-            group.settle(offset, run.count)
-            return
-        if self.clean:
-            tag = self.unacked.add(group.flight(qos), offset, run.count)
+        retain = subscription.special and subscription.sends_retain(run.meta)
+        identifier = subscription.options.identifier
+        if qos == 0 or self.clean:
+            tag = self.unacked.add(group.flight(qos), offset, run.count) if qos else 0
             link.send_publishes(
-                run, qos=qos, first_packet_id=packet_id(tag), duplicate=False, retain=False
+                run,
+                qos=qos,
+                first_packet_id=packet_id(tag) if qos else 0,
+                duplicate=False,
+                retain=retain,
+                identifier=identifier,
             )
+            if not qos:
+                group.settle(offset, run.count)
             return
         if self.backlogs is not None:
             self.backlogs.write_before(group)
@@ -317,7 +353,7 @@ class MqttSession(SessionEnd):
             group.requeue(offset, run.count)
             self._look_for_room_later()
             return
-        self._send_when_assigned(position, run, qos, tag, redelivered, retain=False)
+        self._send_when_assigned(position, run, qos, tag, redelivered, retain, identifier)
 
     def send_retained(
         self, subscription: Subscription, run: RecordRun, address: Address, entry: bytes
@@ -332,18 +368,27 @@ class MqttSession(SessionEnd):
         if link is None:
             return
         qos = min(publish_qos(run), subscription.qos)
+        identifier = subscription.options.identifier
         if qos == 0 or self.clean:
             tag = self.unacked.add(None if qos == 1 else EXACTLY_ONCE, 0, 1) if qos else 0
-            first = packet_id(tag) if qos else 0
-            link.send_publishes(run, qos=qos, first_packet_id=first, duplicate=False, retain=True)
+            link.send_publishes(
+                run,
+                qos=qos,
+                first_packet_id=packet_id(tag) if qos else 0,
+                duplicate=False,
+                retain=True,
+                identifier=identifier,
+            )
             return
         tag = self.unacked.next_tag
         position, size, _ = ENTRY.unpack(entry)
         op = {"op": "assign", "s": self.number, "t": tag, "g": 0, "o": position, "z": size}
         if subscription.owed is not None and subscription.group is not None:
             op |= {"r": subscription.group.number, "k": list(address)}
+        if identifier:
+            op["i"] = identifier
         position = self.core.journal.write({**op, "n": 1, "q": qos})
-        self._send_when_assigned(position, run, qos, tag, duplicate=False, retain=True)
+        self._send_when_assigned(position, run, qos, tag, False, True, identifier)
 
     def _send_when_assigned(
         self,
@@ -353,6 +398,7 @@ class MqttSession(SessionEnd):
         tag: int,
         duplicate: bool,
         retain: bool,
+        identifier: int,
     ) -> None:
         """Send a run as soon as the log has its packet ids, which stand before `position`."""
         self.core.commits.when(
@@ -365,6 +411,7 @@ class MqttSession(SessionEnd):
             tag,
             duplicate,
             retain,
+            identifier,
         )
 
     def _send_assigned(
@@ -375,6 +422,7 @@ class MqttSession(SessionEnd):
         tag: int,
         duplicate: bool,
         retain: bool,
+        identifier: int,
     ) -> None:
         if self.link is not None and connection_number == self.connection_number:
             self.link.send_publishes(
@@ -383,6 +431,7 @@ class MqttSession(SessionEnd):
                 first_packet_id=packet_id(tag),
                 duplicate=duplicate,
                 retain=retain,
+                identifier=identifier,
             )
 
     def received(self, first_packet_id: int, count: int) -> None:
@@ -543,11 +592,12 @@ class MqttSession(SessionEnd):
             self.sessions.count_subscriptions(self.principal, -len(found))
         return found.values()
 
-    def subscribe(self, address: Address, qos: int) -> Position:
+    def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
         """See `port.Session`."""
         if self.guard is not None:
             self.guard.check_subscribe(self, address)
-        return self.sessions.subscribe(self, address, qos)
+        is_new = address not in self.subscriptions
+        return Subscribed(self.sessions.subscribe(self, address, options), is_new)
 
     def unsubscribe(self, address: Address) -> Position:
         """See `port.Session`. What the user may not read any more is not sent again, either."""

@@ -19,7 +19,7 @@ from polymq.broker.moves.dead_letters import DeadLetters
 from polymq.broker.moves.moves import QOS2_PROPERTY
 from polymq.broker.pacing.sweeping import Sweeper
 from polymq.broker.port.publishing import Template
-from polymq.broker.port.sessions import Session, SessionLink
+from polymq.broker.port.sessions import Session, SessionLink, SubscriptionOptions
 from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.queue import Queue
 from polymq.broker.queues.store import QueueStore
@@ -29,7 +29,7 @@ from polymq.broker.sessions.flights import UNKNOWN_QOS, Holder, QueueFlight, Ret
 from polymq.broker.sessions.retained_replay import RetainedReplays
 from polymq.broker.sessions.session import MqttSession, Subscription, packet_id
 from polymq.broker.sessions.settings import SessionSettings
-from polymq.broker.sessions.state import SessionState
+from polymq.broker.sessions.state import SessionState, options_row
 from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import Retained
 from polymq.broker.topics.topic import TopicTemplate
@@ -219,8 +219,11 @@ class Sessions:
 
     # --- subscribing ----------------------------------------------------------------------
 
-    def subscribe(self, session: MqttSession, address: Address, qos: int) -> Position:
+    def subscribe(
+        self, session: MqttSession, address: Address, options: SubscriptionOptions
+    ) -> Position:
         """See `port.Session.subscribe`."""
+        qos = options.qos
         limit = self.core.limits.subscriptions_per_session_max
         if address not in session.subscriptions and len(session.subscriptions) >= limit:
             raise Refused(Reason.LIMIT, f"a session has at most {limit} subscriptions")
@@ -229,15 +232,16 @@ class Sessions:
         if session.clean:
             existing = session.subscriptions.get(address)
             if existing is not None:
-                existing.qos = qos
+                existing.set_options(options)
             else:
-                subscription = Subscription(session, address, qos)
+                subscription = Subscription(session, address, options)
                 session.keep(subscription)
                 session.attach(subscription)
             return self.core.end()
         self.core.check_writable()
         existing = session.subscriptions.get(address)
         op: Op = {"op": "sub+", "s": session.number, "w": list(address), "q": qos, "g": 0, "o": 0}
+        op |= options_row(options)
         group = existing.group if existing is not None and existing.durable else None
         if group is not None or qos > 0:
             queue = self._filter_queue(address)
@@ -328,12 +332,14 @@ class Sessions:
                 session.unacked.settle(tag, tag)
                 holder.settle(0, 1)
                 return sent
+            retain, identifier = _sent_options(holder, run)
             session.link.send_publishes(
                 run,
                 qos=_sent_qos(holder, publish_qos(run)),
                 first_packet_id=packet_id(tag),
                 duplicate=True,
-                retain=isinstance(holder, RetainedFlight),
+                retain=retain,
+                identifier=identifier,
             )
             tag += run.count
         self.core.reading.redelivered_count += sent
@@ -354,6 +360,17 @@ def _may_read(session: MqttSession, run: RecordRun) -> bool:
     topic, tag = run.meta.topic, run.meta.tag
     address = (topic,) if tag is None else (topic, *tag.split("."))
     return session.guard is None or session.guard.may_read(address)
+
+
+def _sent_options(holder: QueueFlight | RetainedFlight, run: RecordRun) -> tuple[bool, int]:
+    """RETAIN and the Subscription Identifier that a message in flight is sent with: of a queue's
+    message, as the subscription has it now."""
+    if isinstance(holder, RetainedFlight):
+        return True, holder.identifier
+    subscription = holder.group.subscription
+    if subscription is None:
+        return False, 0
+    return subscription.sends_retain(run.meta), subscription.options.identifier
 
 
 def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:

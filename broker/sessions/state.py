@@ -8,12 +8,13 @@ A session's row and its op `session+` say how long it outlives its connection (`
 of sessions that do not expire, and of former versions, lack it.
 
 A subscription, in a row: [words, QoS, group], and of one that was lowered to QoS 0 the QoS that it
-had, and the offset before which that one holds. What is owed to subscriptions (`owed.py`) stands
+had, and the offset before which that one holds. Its other options stand beside them, unless they
+are plain: [words, options] of each. What is owed to subscriptions (`owed.py`) stands
 beside them: [words, position, name] of each.
 
 What is in flight, in a row: [first tag, group, offset, count, QoS] for messages of a queue,
-[tag, 0, position, size, QoS] for a retained one. Rows and ops that were written before the QoS was
-kept lack it.
+[tag, 0, position, size, QoS, Subscription Identifier if there is one] for a retained one. Rows and
+ops that were written before the QoS was kept lack it.
 
 A session may have ten thousand subscriptions, and ends with one op (`session-`): nothing finds it
 from then on, in memory and after a crash. Its groups are swept out of memory in steps
@@ -32,6 +33,7 @@ from polymq.broker.errors import Refused
 from polymq.broker.moves.dead_letters import DeadLetters
 from polymq.broker.moves.moves import QOS2_PROPERTY
 from polymq.broker.named_queues.rules import QueueRules
+from polymq.broker.port.sessions import SubscriptionOptions
 from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.queues.queue import Group, Queue
@@ -218,20 +220,21 @@ class SessionState:
             return []
         address = tuple(op["w"])
         subscription = session.subscriptions.get(address)
+        options = _options_of(op, op["q"])
         touched = [("session", str(session.number))]
         if subscription is None:
-            subscription = Subscription(session, address, op["q"])
+            subscription = Subscription(session, address, options)
             session.keep(subscription)
         elif op["g"] and not subscription.durable:
             session.retire(subscription)
-            subscription = Subscription(session, address, op["q"])
+            subscription = Subscription(session, address, options)
             session.subscriptions[address] = subscription
         if op["q"]:
             _raise_from_0(subscription, op["o"])
             subscription.queued_qos = 0
         elif subscription.durable and subscription.qos:
             subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
-        subscription.qos = op["q"]
+        subscription.set_options(options)
         subscription.owed = Owed(op["r"]) if "r" in op else None
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
@@ -291,7 +294,7 @@ class SessionState:
             return []
         if not op["g"]:
             entry = ENTRY.pack(op["o"], op["z"], 0)
-            self.retained.add(session, op["t"], entry, op["q"])
+            self.retained.add(session, op["t"], entry, op["q"], op.get("i", 0))
             owed = self._owed_to(op.get("r", 0))
             if owed is not None:
                 owed.move(tuple(op["k"]))
@@ -402,7 +405,8 @@ class SessionState:
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
         for address, qos, group_number, *queued in value.get("subs", ()):
-            subscription = Subscription(session, tuple(address), qos)
+            options = SubscriptionOptions(qos=qos)
+            subscription = Subscription(session, tuple(address), options)
             if queued:
                 subscription.queued_qos, subscription.queued_end, *lowered = queued
                 if lowered:
@@ -411,13 +415,17 @@ class SessionState:
             group = self.queue_store.groups.get(group_number)
             if isinstance(group, SessionGroup):
                 _join(group, subscription)
+        for address, row in value.get("options", ()):
+            subscription = session.subscriptions[tuple(address)]
+            subscription.set_options(_options_of(row, subscription.qos))
         for address, *owed in value.get("owed", ()):
             session.subscriptions[tuple(address)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):
             qos = sent[0] if sent else UNKNOWN_QOS
             group = self.queue_store.groups.get(group_number)
             if not group_number:
-                self.retained.add(session, tag, ENTRY.pack(first, count, 0), qos)
+                identifier = sent[1] if len(sent) > 1 else 0
+                self.retained.add(session, tag, ENTRY.pack(first, count, 0), qos, identifier)
             elif isinstance(group, SessionGroup):
                 session.unacked.next_tag = tag
                 session.unacked.add(group.flight(qos), first, count)
@@ -437,11 +445,17 @@ class SessionState:
             for subscription in session.subscriptions.values()
             if subscription.owed is not None
         ]
+        options = [
+            [list(subscription.address), options_row(subscription.options)]
+            for subscription in session.subscriptions.values()
+            if subscription.special
+        ]
         expiry = {} if session.asked_seconds is None else {"x": session.asked_seconds}
         return {
             **away,
             **expiry,
             **({"owed": owed} if owed else {}),
+            **({"options": options} if options else {}),
             "c": session.client_id,
             "u": session.principal,
             "in": sorted(session.inbound),
@@ -451,7 +465,7 @@ class SessionState:
                 _subscription_row(subscription) for subscription in session.subscriptions.values()
             ],
             "unacked": [
-                [tag, *_extent_of(holder, offset, count), holder.qos]
+                [tag, *_extent_of(holder, offset, count), *_sent_as(holder)]
                 for tag, holder, offset, count in session.unacked.runs()
                 if isinstance(holder, QueueFlight | RetainedFlight)
             ],
@@ -629,6 +643,30 @@ def _part(group: SessionGroup, subscription: Subscription) -> None:
         subscription.registration.cancel()
         subscription.registration = None
     group.subscription = None
+
+
+def options_row(options: SubscriptionOptions) -> dict[str, int]:
+    """The options of a subscription beside its QoS, as the op `sub+` and the session's row have
+    them: nothing for plain ones."""
+    row = {"l": int(options.no_local), "p": int(options.retain_as_published)}
+    return {key: value for key, value in {**row, "i": options.identifier}.items() if value}
+
+
+def _options_of(row: Mapping[str, Any], qos: int) -> SubscriptionOptions:
+    """The same from there. Former versions had plain ones."""
+    return SubscriptionOptions(
+        qos=qos,
+        no_local=bool(row.get("l", 0)),
+        retain_as_published=bool(row.get("p", 0)),
+        identifier=row.get("i", 0),
+    )
+
+
+def _sent_as(holder: QueueFlight | RetainedFlight) -> tuple[int, ...]:
+    """How messages in flight were sent, as a row has it."""
+    if isinstance(holder, RetainedFlight) and holder.identifier:
+        return holder.qos, holder.identifier
+    return (holder.qos,)
 
 
 def _extent_of(

@@ -34,6 +34,7 @@ from polymq.broker.port import (
     Reason,
     Refused,
     Session,
+    SubscriptionOptions,
     Template,
     WrongAcknowledgement,
 )
@@ -70,6 +71,8 @@ KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
 RELEASED_AT_ONCE: Final = 16
 """PUBRELs between two looks at the clock: each may be a record."""
+PLAIN_OPTIONS: Final = tuple(SubscriptionOptions(qos=qos) for qos in range(3))
+"""Of a subscription with a QoS, which is all that clients of MQTT 3.1.1 can say."""
 _PUBCOMP: Final = 0x70
 
 
@@ -446,7 +449,7 @@ class Connection(SocketConnection):
         for pattern, qos in packet.filters():
             try:
                 address = self._mapping.address(pattern)
-                since = session.subscribe(address, qos)
+                since = session.subscribe(address, PLAIN_OPTIONS[qos]).position
             except Refused as error:
                 refused += 1
                 if refused == 1:  # one line: there may be a million

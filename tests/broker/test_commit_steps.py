@@ -16,7 +16,7 @@ from polymq.broker.pacing.costs import (
 from polymq.broker.port import Durability, Session, Template
 from polymq.broker.sessions.flights import SessionGroup
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyConsumer, SpyLink
+from tests.harness.broker import Broker, SpyConsumer, SpyLink, at_qos
 
 SUBSCRIBERS = 3 * SHOWN_AT_ONCE // LIVE_COST
 
@@ -44,7 +44,7 @@ def test_a_message_to_many_subscribers_is_handed_out_in_steps(broker: Broker) ->
     links = []
     for number in range(SUBSCRIBERS):
         session, link = connect(broker, f"c{number}", clean=True)
-        session.subscribe(("a",), 1)
+        session.subscribe(("a",), at_qos(1))
         links.append(link)
     broker.step()
     template = broker.template("a")
@@ -88,7 +88,7 @@ def test_after_a_failure_the_rest_is_not_shown(broker: Broker) -> None:
     links = []
     for number in range(SUBSCRIBERS):
         session, link = connect(broker, f"c{number}", clean=True)
-        session.subscribe(("a",), 1)
+        session.subscribe(("a",), at_qos(1))
         links.append(link)
     broker.step()
     broker.publish(broker.template("a"), b"1")
@@ -151,7 +151,7 @@ def durable_sessions(broker: Broker, count: int) -> tuple[list[Session], list[Sp
     """Connected persistent sessions that share one filter queue."""
     made = [connect(broker, f"c{number}") for number in range(count)]
     for session, _ in made:
-        session.subscribe(("a",), 1)
+        session.subscribe(("a",), at_qos(1))
     broker.step()
     return [session for session, _ in made], [link for _, link in made]
 
@@ -178,7 +178,7 @@ def test_a_message_to_many_persistent_sessions_is_handed_out_in_steps(
     sessions[0].unsubscribe(("a",))
     sessions[-1].unsubscribe(("a",))
     late, late_link = connect(broker, "late")
-    late.subscribe(("a",), 1)
+    late.subscribe(("a",), at_qos(1))
     broker.publish(broker.template("a"), b"2")
     broker.step()
     broker.step()
@@ -225,7 +225,7 @@ def test_what_waited_for_replicas_is_shown_in_steps(broker: Broker) -> None:
     links = []
     for number in range(SUBSCRIBERS):
         session, link = connect(broker, f"c{number}", clean=True)
-        session.subscribe(("a",), 1)
+        session.subscribe(("a",), at_qos(1))
         links.append(link)
     broker.step()
     core = broker.engine.core

@@ -13,7 +13,7 @@ from polymq.broker.messages.record_header import header_property
 from polymq.broker.port import REST, Template
 from tests.broker.queue_bench import consume, declare, publish
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyConsumer
+from tests.harness.broker import Broker, SpyConsumer, at_qos
 
 ZLIB = header_property(flag=0, system_flag=0x301, reconsume=0)
 ZSTD = header_property(flag=0, system_flag=0x201, reconsume=0)
@@ -107,7 +107,7 @@ def test_a_session_does_so_live_and_when_it_gets_all_of_it_again(
     turns: Turns, broker: Broker, qos: int, clean: bool
 ) -> None:
     session, link = connect(broker, "c", clean=clean)
-    session.subscribe(("orders", REST), qos)
+    session.subscribe(("orders", REST), at_qos(qos))
     broker.step()
     broker.publish(compressed(broker), *PACKED)
     broker.step(0.1)
@@ -136,7 +136,7 @@ def test_a_retained_body_is_plain(broker: Broker) -> None:
     broker.publish(compressed(broker, retain=True), zlib.compress(b"kept"))
     broker.step()
     session, link = connect(broker, "c")
-    since = session.subscribe(("orders", REST), 1)
+    since = session.subscribe(("orders", REST), at_qos(1)).position
     broker.step()
     session.replay_retained(("orders", REST), since)
     broker.step(0.1)

@@ -12,7 +12,7 @@ from polymq.broker.errors import Reason, Refused, StorageFailed
 from polymq.broker.port import REST
 from polymq.core_log.settings import StoreSettings
 from tests.broker.test_retention import BODY, SEGMENT, age, consume, declare, fill, first_offset
-from tests.harness.broker import Broker, SpyLink, batch_of
+from tests.harness.broker import Broker, SpyLink, at_qos, batch_of
 
 GIB = 1 << 30
 MARKS = DiskSettings(reserve_bytes=1000, early_bytes=2000)
@@ -95,7 +95,7 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
     session = engine.port.sessions.connect(
         "c", clean=False, expiry_seconds=None, link=link, principal="u"
     )
-    session.subscribe(("t", REST), 1)
+    session.subscribe(("t", REST), at_qos(1))
     session.resume()
     broker.publish(broker.template("t"), b"1", b"2", b"3")
     broker.step(1)
@@ -106,7 +106,7 @@ def test_what_grows_is_refused_and_what_frees_is_not(broker: Broker) -> None:
         lambda: engine.port.sessions.connect(
             "new", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
         ),
-        lambda: session.subscribe(("u", REST), 1),
+        lambda: session.subscribe(("u", REST), at_qos(1)),
         lambda: engine.port.documents.put("rule", "new", {}),
     ):
         with pytest.raises(Refused) as refusal:
@@ -135,7 +135,7 @@ def test_messages_go_on_to_consumers_and_sessions(broker: Broker) -> None:
     session = broker.port.sessions.connect(
         "c", clean=False, expiry_seconds=None, link=link, principal="u"
     )
-    session.subscribe(("t", REST), 1)
+    session.subscribe(("t", REST), at_qos(1))
     session.resume()
     broker.publish(broker.template("t"), b"1", b"2")
     broker.engine.core.disk.measured(999, 100_000)
@@ -152,7 +152,7 @@ def test_a_session_waits_for_a_log_that_takes_its_packet_ids(broker: Broker) -> 
     session = broker.port.sessions.connect(
         "c", clean=False, expiry_seconds=None, link=link, principal="u"
     )
-    session.subscribe(("t", REST), 1)
+    session.subscribe(("t", REST), at_qos(1))
     session.resume()
     broker.publish(broker.template("t"), b"1")
     broker.step(1)
@@ -188,7 +188,7 @@ def test_held_messages_stay_unless_the_policy_drops_them(broker: Broker) -> None
     session = broker.port.sessions.connect(
         "c", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
     )
-    session.subscribe(("t", REST), 1)
+    session.subscribe(("t", REST), at_qos(1))
     session.disconnect()
     fill(broker, 5)
     assert broker.tidy(wanted_bytes=2 * SEGMENT) == 0

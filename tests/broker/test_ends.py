@@ -16,7 +16,7 @@ from polymq.broker.topics.routes import TopicRoute
 from tests.broker.queue_bench import OWNER, bind, declare, exchange, publish, ready
 from tests.broker.test_commit_steps import one_iteration
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker
+from tests.harness.broker import Broker, at_qos
 
 COUNT = 3 * SWEPT_AT_ONCE
 
@@ -368,7 +368,7 @@ def test_what_other_protocols_subscribe_to_outlives_the_exchange(broker: Broker)
     bind(broker, "q", "x", "#")
     bind(broker, "q", "amq.topic", "x.a")
     session, link = connect(broker, "c", clean=True)
-    session.subscribe(("x", "a"), 1)
+    session.subscribe(("x", "a"), at_qos(1))
     broker.step()
     broker.port.exchanges.delete("x", if_unused=False)
     broker.publish(broker.template("x", "a"), b"1")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST, Durability, Refused, Session
-from tests.harness.broker import Broker, SpyLink, batch_of
+from tests.harness.broker import Broker, SpyLink, at_qos, batch_of
 
 
 def connect(
@@ -44,7 +44,7 @@ def start_again(broker: Broker, way: str) -> None:
 def test_a_clean_session_gets_what_is_published_while_it_is_there(broker: Broker) -> None:
     """QoS is the lower of publisher and subscriber; packet ids count up; nothing is kept."""
     session, link = connect(broker, "c", clean=True)
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.publish(broker.template("a", "b", qos=1), b"1", b"2")
     broker.publish(broker.template("a", "b", qos=0, durability=Durability.APPENDED), b"3")
     broker.step()
@@ -63,7 +63,7 @@ def test_a_clean_session_gets_what_is_published_while_it_is_there(broker: Broker
 def test_a_slow_live_subscriber_catches_up_in_order(broker: Broker) -> None:
     """Without credit its positions wait in memory; nothing is lost below the limit."""
     session, link = connect(broker, "c", clean=True, credit=0)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     for n in range(5):
         broker.publish(broker.template("a"), b"%d" % n)
         broker.step()
@@ -78,7 +78,7 @@ def test_a_slow_live_subscriber_catches_up_in_order(broker: Broker) -> None:
 def test_a_persistent_session_gets_what_came_while_it_was_away(broker: Broker) -> None:
     """Offline queueing for QoS 1; session present on return."""
     session, _ = connect(broker, "c")
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.step()
     session.disconnect()
     broker.publish(broker.template("a", "x"), b"1", b"2")
@@ -96,7 +96,7 @@ def test_what_is_in_flight_is_sent_again_with_its_packet_ids(
     """Unacknowledged messages: same id, DUP set, original order, then what is new."""
     broker = Broker(tmp_path / "data", with_state_db=with_state_db)
     session, link = connect(broker, "c")
-    session.subscribe(("a",), 2)
+    session.subscribe(("a",), at_qos(2))
     broker.step()
     broker.publish(broker.template("a", qos=2), b"1", b"2", b"3")
     broker.step()
@@ -142,7 +142,7 @@ def test_what_was_acknowledged_is_not_sent_again(
     """The record of acks settles; the record that gave the packet id still says in flight."""
     broker = Broker(tmp_path / "data", with_state_db=with_state_db)
     session, link = connect(broker, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     broker.publish(broker.template("a"), b"1", b"2", b"3")
     broker.step()
@@ -159,7 +159,7 @@ def test_what_was_on_its_way_to_a_packet_id_comes_after_a_crash(tmp_path: Path) 
     ids were given: the message was being read."""
     broker = Broker(tmp_path / "data")
     session, link = connect(broker, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     session.disconnect()
     broker.publish(broker.template("a"), b"1", b"2")
@@ -178,7 +178,7 @@ def test_a_snapshot_says_nothing_that_stands_behind_its_position(tmp_path: Path)
     of the record that gives them. Folded once more, the message would be in flight twice."""
     broker = Broker(tmp_path / "data")
     session, link = connect(broker, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     broker.publish(broker.template("a"), b"1")
     broker.loop.run()
@@ -225,7 +225,7 @@ def test_an_inbound_qos_2_message_is_taken_once(tmp_path: Path, way: str) -> Non
 def test_takeover_hands_the_session_to_the_new_connection(broker: Broker) -> None:
     """The old link is told; a stranger is refused."""
     session, old = connect(broker, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     again, new = connect(broker, "c")
     assert old.over
@@ -242,7 +242,7 @@ def test_takeover_hands_the_session_to_the_new_connection(broker: Broker) -> Non
 def test_a_clean_connect_ends_the_stored_session(broker: Broker) -> None:
     """Its subscriptions and what waited are gone [MQTT-3.1.2-6]."""
     session, _ = connect(broker, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     session.disconnect()
     broker.publish(broker.template("a"), b"1")
@@ -260,8 +260,8 @@ def test_unsubscribing_stops_deliveries_and_forgets_the_queue(broker: Broker) ->
     """The filter queue goes with its last session; another's stays."""
     first, first_link = connect(broker, "a")
     second, second_link = connect(broker, "b")
-    first.subscribe(("t",), 1)
-    second.subscribe(("t",), 1)
+    first.subscribe(("t",), at_qos(1))
+    second.subscribe(("t",), at_qos(1))
     broker.step()
     first.unsubscribe(("t",))
     broker.publish(broker.template("t"), b"1")
@@ -281,7 +281,7 @@ def test_retained_messages_are_replayed_to_new_subscribers(broker: Broker) -> No
     broker.step()
     broker.restart()
     session, link = connect(broker, "c", clean=True)
-    since = session.subscribe(("t", REST), 1)
+    since = session.subscribe(("t", REST), at_qos(1)).position
     broker.step()
     assert link.publishes == []
     session.replay_retained(("t", REST), since)
@@ -296,7 +296,7 @@ def test_the_window_bounds_what_is_in_flight(tmp_path: Path) -> None:
     """With a window of 3 the fourth message waits for an acknowledgement."""
     broker = Broker(tmp_path / "data", inflight_count_max=3)
     session, link = connect(broker, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     broker.publish(broker.template("a"), *[b"%d" % n for n in range(7)])
     broker.step()
@@ -316,7 +316,7 @@ def test_acknowledgements_of_live_messages_open_the_window(tmp_path: Path, acked
     all of that is acknowledged, or the oldest message only."""
     broker = Broker(tmp_path / "data", inflight_count_max=3)
     session, link = connect(broker, "c", clean=True)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     for n in range(4):
         broker.publish(broker.template("a"), b"%d" % n)
@@ -332,7 +332,7 @@ def test_packet_ids_wrap_and_stay_unambiguous(tmp_path: Path) -> None:
     """70,000 messages through one session: ids run from 1 to 65,535 and begin again."""
     broker = Broker(tmp_path / "data", inflight_count_start=16_384)
     session, link = connect(broker, "c", clean=True, credit=1 << 30)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     template = broker.template("a")
     expected = 1
     for _ in range(70):
@@ -351,7 +351,7 @@ def test_a_subscriber_that_never_reads_loses_the_oldest(tmp_path: Path) -> None:
     """Its backlog is bounded; it goes on with what is newest, in order."""
     broker = Broker(tmp_path / "data", backlog_count_max=10)
     session, link = connect(broker, "c", clean=True, credit=0)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     for n in range(25):
         broker.publish(broker.template("a"), b"%d" % n)
     broker.step()
@@ -376,7 +376,7 @@ def flood(broker: Broker, count: int = 2000) -> None:
 def test_a_connection_begins_with_a_small_window(broker: Broker, clean: bool) -> None:
     """And so does the next one: a device is not flooded before it has shown what it can take."""
     session, link = connect(broker, "c", clean=clean, credit=100_000)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     flood(broker)
     assert len(link.publishes) == 32
@@ -396,7 +396,7 @@ def test_the_window_grows_while_acknowledgements_keep_up(
     client that takes longer keeps the one that it has."""
     broker = Broker(tmp_path / "data", inflight_count_max=1000)
     session, link = connect(broker, "c", clean=True, credit=100_000)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     flood(broker, 4000)
     at_once = []
     acked = 0
@@ -414,7 +414,7 @@ def test_the_window_grows_while_acknowledgements_keep_up(
 def test_one_acknowledgement_is_not_a_window(broker: Broker) -> None:
     """A client that takes its time with the rest does not get more for the first one."""
     session, link = connect(broker, "c", clean=True, credit=100_000)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     flood(broker)
     for packet in range(1, 21):
         session.acknowledged(packet, 1)
@@ -426,8 +426,8 @@ def test_one_acknowledgement_is_not_a_window(broker: Broker) -> None:
 def test_qos_0_needs_no_window(broker: Broker, clean: bool) -> None:
     """Nobody acknowledges it: it comes also while the window is full."""
     session, link = connect(broker, "c", clean=clean, credit=100_000)
-    session.subscribe(("a",), 1)
-    session.subscribe(("b",), 0)
+    session.subscribe(("a",), at_qos(1))
+    session.subscribe(("b",), at_qos(0))
     broker.step()
     flood(broker)
     broker.publish(broker.template("b", qos=1), *[b"x"] * 500)
@@ -443,7 +443,7 @@ def test_who_connects_may_ask_for_less(broker: Broker) -> None:
     )
     broker.step()
     session.resume()
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     flood(broker)
     assert len(link.publishes) == 5
     session.acknowledged(1, 5)

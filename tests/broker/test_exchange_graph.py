@@ -17,7 +17,7 @@ from polymq.broker.routing.patterns import matches
 from polymq.broker.topics.routes import TopicRoute
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, look, publish, ready
 from tests.broker.test_engine_sessions import connect, start_again
-from tests.harness.broker import Broker, SpyLink, batch_of
+from tests.harness.broker import Broker, SpyLink, at_qos, batch_of
 
 
 def make(broker: Broker, name: str, kind: str, *, durable: bool = True, **more: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_binding_without_arguments_gets_what_has_no_headers_too(broker: Broker
     )
     broker.step()
     session.resume()
-    session.subscribe(("h", REST), 1)
+    session.subscribe(("h", REST), at_qos(1))
     broker.publish(broker.template("h", "from.mqtt"), b"1")
     broker.step()
     assert look(broker, "q") == seen.bodies == [b"1"]
@@ -243,7 +243,7 @@ def test_the_root_exchange_is_linked_like_any_other(broker: Broker) -> None:
     )
     broker.step()
     session.resume()
-    session.subscribe(("x", "y"), 0)
+    session.subscribe(("x", "y"), at_qos(0))
     broker.publish(broker.template("sensors", "room.temp"), b"mqtt")
     broker.publish(broker.template("sensors", "room.humidity"), b"other")
     publish(broker, "x.y", b"amqp", source="mine")
@@ -411,7 +411,7 @@ def test_what_nothing_is_bound_for_goes_to_the_alternate_exchange(broker: Broker
     )
     broker.step()
     session.resume()
-    session.subscribe(("orders", "asia"), 0)
+    session.subscribe(("orders", "asia"), at_qos(0))
     publish(broker, "asia", b"live", source="orders")
     broker.step()
     assert link_.bodies == [b"live"]
@@ -664,7 +664,7 @@ def test_a_subscriber_of_the_exact_key_counts_for_messages_with_known_headers(
     row = batch_of(b"1")
     assert not broker.port.exchanges.is_routed(template, row, 0)
     session, _ = connect(broker, "device", clean=True)
-    session.subscribe(("h", "k"), 1)
+    session.subscribe(("h", "k"), at_qos(1))
     assert broker.port.exchanges.is_routed(template, row, 0)
     session.unsubscribe(("h", "k"))
     assert not broker.port.exchanges.is_routed(template, row, 0)

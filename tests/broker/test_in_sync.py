@@ -10,7 +10,7 @@ from polymq.broker.commits import CommitPoints
 from polymq.broker.port import APPENDED, FLUSHED, IN_SYNC, REST, Durability, Reason, Refused
 from polymq.broker.replicas import Replicas
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyConsumer
+from tests.harness.broker import Broker, SpyConsumer, at_qos
 
 COPIED = {"min_in_sync": "2"}
 
@@ -113,7 +113,7 @@ def test_weaker_messages_wait_behind_stronger_ones(broker: Broker) -> None:
     broker.port.topics.create("plain", 1)
     consumer = bound_queue(broker, "copied", "plain")
     session, link = connect(broker, "c", clean=True)
-    session.subscribe(("plain", REST), 1)
+    session.subscribe(("plain", REST), at_qos(1))
     broker.step()
     broker.publish(broker.template("plain"), b"0")
     broker.publish(broker.template("copied"), b"1")
@@ -136,7 +136,7 @@ def test_nothing_overtakes_in_a_topic_that_only_live_subscribers_read(broker: Br
     while something waits for a replica there, and again when nothing does."""
     broker.port.topics.create("copied", 1, COPIED)
     session, link = connect(broker, "c", clean=True)
-    session.subscribe(("copied", REST), 1)
+    session.subscribe(("copied", REST), at_qos(1))
     broker.step()
     copied, quick = broker.template("copied"), broker.template("copied", durability=APPENDED)
     broker.publish(quick, b"0")

@@ -6,7 +6,7 @@ import pytest
 
 from polymq.broker.kernels.codes import JOINED_COUNT_MAX
 from polymq.broker.port import Delivery, Durability, Template
-from tests.harness.broker import Broker, SpyConsumer, SpyLink
+from tests.harness.broker import Broker, SpyConsumer, SpyLink, at_qos
 
 
 class CountingConsumer(SpyConsumer):
@@ -102,7 +102,7 @@ def test_a_client_that_subscribes_in_between_gets_only_what_follows(broker: Brok
     session.resume()
     template = broker.template("t")
     broker.publish(template, b"1")
-    session.subscribe(("t",), 1)
+    session.subscribe(("t",), at_qos(1))
     broker.publish(template, b"2")
     broker.step()
     assert link.bodies == [b"2"]

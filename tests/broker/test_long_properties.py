@@ -28,7 +28,7 @@ from polymq.gateways.amqp.headers import AmqpHeaders
 from tests.broker.queue_bench import OWNER, bind, consume, declare, exchange, publish
 from tests.broker.test_engine_sessions import connect
 from tests.gateways.amqp import amqp_wire as wire
-from tests.harness.broker import Broker
+from tests.harness.broker import Broker, at_qos
 
 AMQP = b"what came over AMQP, " * 2000
 """Longer than a record's properties may be."""
@@ -92,7 +92,7 @@ def test_a_get_and_a_consumer_of_priorities_get_them(broker: Broker) -> None:
 def test_sessions_get_the_body_alone(broker: Broker, clean: bool) -> None:
     """Live, and again after they were away."""
     session, link = connect(broker, "c", clean=clean)
-    session.subscribe(("q", REST), 1)
+    session.subscribe(("q", REST), at_qos(1))
     broker.step()
     template = broker.port.topics.template(
         broker.port.topics.route("q", "x"), properties=LONG_CONSTANT

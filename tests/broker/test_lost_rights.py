@@ -13,7 +13,7 @@ from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE
 from polymq.broker.port import REST, Reason, Refused
 from polymq.broker.sessions.session import END_STEPS
 from polymq.broker.state.journal import Op
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 from tests.harness.people import allow, connect, deny, port_of, publish, take_back
 
 
@@ -23,8 +23,8 @@ def test_a_session_that_loses_a_right_is_told_to_go(people: Broker, clean: bool,
     allow(people, "ann", "subscribe", "a.#")
     allow(people, "ann", "subscribe", "b.#")
     session, link = connect(port_of(people, "ann", "c"), people, "c", clean=clean)
-    session.subscribe(("a", REST), qos)
-    session.subscribe(("b", REST), qos)
+    session.subscribe(("a", REST), at_qos(qos))
+    session.subscribe(("b", REST), at_qos(qos))
     people.step()
     deny(people, "ann", "subscribe", "c.#")
     assert link.expelled_for == ""
@@ -37,9 +37,9 @@ def test_a_resumed_session_has_lost_what_is_not_allowed_any_more(people: Broker)
     goes on."""
     allow(people, "ann", "subscribe", "#")
     session, link = connect(port_of(people, "ann"), people, "c")
-    session.subscribe(("a", REST), 1)
-    session.subscribe(("b", REST), 1)
-    session.subscribe(("d",), 0)
+    session.subscribe(("a", REST), at_qos(1))
+    session.subscribe(("b", REST), at_qos(1))
+    session.subscribe(("d",), at_qos(0))
     people.step()
     publish(people, "b", "x", b"0")
     assert link.bodies == [b"0"]
@@ -69,8 +69,8 @@ def test_thousands_of_subscriptions_without_a_right_end_in_steps(
     allow(people, "ann", "subscribe", "#")
     session, link = connect(port_of(people, "ann"), people, "c")
     for number in range(count):
-        session.subscribe(("b", str(number)), number % 2)
-    session.subscribe(("a",), 1)
+        session.subscribe(("b", str(number)), at_qos(number % 2))
+    session.subscribe(("a",), at_qos(1))
     people.step()
     publish(people, "b", str(count - 1), b"in flight")
     session.disconnect()
@@ -120,7 +120,7 @@ def test_a_subscription_made_while_others_end_gets_each_message_once(people: Bro
     allow(people, "ann", "subscribe", "#")
     session, _ = connect(port_of(people, "ann"), people, "c")
     for number in range(8 * SWEPT_AT_ONCE):
-        session.subscribe(("b", str(number)), 1)
+        session.subscribe(("b", str(number)), at_qos(1))
     people.step()
     publish(people, "b", "1", b"in flight")
     session.disconnect()
@@ -130,7 +130,7 @@ def test_a_subscription_made_while_others_end_gets_each_message_once(people: Bro
     )
     people.step()
     session.resume()
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     people.publish(people.template("a", None), b"new")
     unacked = people.engine.sessions.by_client["c"].unacked
     assert unacked.count == 1
@@ -150,7 +150,7 @@ def test_a_session_whose_log_takes_nothing_is_told_to_go(
     """It may not be resumed with a subscription that cannot be ended."""
     allow(people, "ann", "subscribe", "a")
     session, _ = connect(port_of(people, "ann"), people, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     people.step()
     session.disconnect()
     take_back(people, "ann", "subscribe", "a")
@@ -171,7 +171,7 @@ def test_the_log_has_some_lines_about_what_a_client_lost_or_may_not_have(
     allow(people, "ann", "subscribe", "#")
     session, _ = connect(port_of(people, "ann", "c"), people, "c")
     for number in range(count):
-        session.subscribe(("b", str(number)), 1)
+        session.subscribe(("b", str(number)), at_qos(1))
     people.step()
     session.disconnect()
     deny(people, "ann", "subscribe", "b.#")
@@ -185,6 +185,6 @@ def test_the_log_has_some_lines_about_what_a_client_lost_or_may_not_have(
         caplog.clear()
         for number in range(count):
             with pytest.raises(Refused):
-                session.subscribe(("a", str(number)), 1)
+                session.subscribe(("a", str(number)), at_qos(1))
     (line,) = [vars(record) for record in caplog.records]
     assert (line["what"], line["reason"]) == ("subscriptions", "quota")

@@ -9,7 +9,7 @@ import pytest
 from polymq.broker.port import REST, Session
 from tests.broker.test_engine_sessions import connect
 from tests.broker.test_sessions_in_flight import EVERY_WAY, WITH_AND_WITHOUT, Pair, pair
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 
 __all__ = ["pair"]  # a fixture
 
@@ -27,14 +27,14 @@ def publish(broker: Broker, *bodies: bytes) -> None:
 def queued(broker: Broker, qos: int) -> None:
     """A session that is away, and for which messages wait under this QoS."""
     session, _ = connect(broker, "c")
-    session.subscribe(("a", REST), qos)
+    session.subscribe(("a", REST), at_qos(qos))
     broker.step()
     session.disconnect()
     publish(broker, *OLD)
 
 
 def lower(broker: Broker, session: Session, qos: int = 0) -> None:
-    session.subscribe(("a", REST), qos)
+    session.subscribe(("a", REST), at_qos(qos))
     broker.step()
 
 
@@ -118,7 +118,7 @@ def test_what_is_not_committed_yet_was_queued_too(tmp_path: Path) -> None:
     session, link = connect(broker, "c")
     lower(broker, session, 1)
     broker.publish(broker.template("a", "x"), b"before")
-    session.subscribe(("a", REST), 0)
+    session.subscribe(("a", REST), at_qos(0))
     broker.publish(broker.template("a", "x"), b"behind")
     broker.step()
     assert sorted(got(link)) == [(b"before", 1), (b"behind", 0)]

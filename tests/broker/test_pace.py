@@ -7,7 +7,7 @@ from typing import Any
 
 from polymq.broker.port import REST, Durability, Position, RecordRun
 from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 
 
 def test_what_nobody_waits_for_is_flushed_a_little_later_by_one_timer(broker: Broker) -> None:
@@ -52,7 +52,7 @@ def test_what_the_page_cache_acks_would_survive_a_kill(broker: Broker) -> None:
         "c", clean=True, expiry_seconds=0, link=Watching(), principal=""
     )
     session.resume()
-    session.subscribe(("a",), 0)
+    session.subscribe(("a",), at_qos(0))
     position = broker.publish(template, b"only once")
     broker.port.when_committed(
         Position(position), Durability.APPENDED, lambda: answered.append(is_written())
@@ -83,7 +83,7 @@ def test_the_time_of_a_message_is_that_of_its_iteration(broker: Broker) -> None:
         "c", clean=True, expiry_seconds=0, link=link, principal=""
     )
     session.resume()
-    session.subscribe((REST,), 0)
+    session.subscribe((REST,), at_qos(0))
     first, second = broker.template("a"), broker.template("b")
     broker.step(1.0)
     expected = []

@@ -11,7 +11,7 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.names import QUEUES_TOPIC
 from polymq.broker.port import REST, QueueConsumer
 from tests.broker.queue_bench import MessagesConsumer, declare, look, publish
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 
 TERMS: dict[str, dict[str, Any]] = {
     "exclusive": {"exclusive": True},
@@ -113,7 +113,7 @@ def test_subscribers_of_other_protocols_get_it_under_its_name(broker: Broker) ->
         )
         broker.step()
         session.resume()
-        session.subscribe((REST,), 1)
+        session.subscribe((REST,), at_qos(1))
     broker.step()
     publish(broker, name, b"1")
     broker.step()
@@ -130,7 +130,7 @@ def test_a_late_answer_to_a_queue_of_the_server_makes_no_topic_either(broker: Br
         "c", clean=True, expiry_seconds=0, link=link, principal=""
     )
     session.resume()
-    session.subscribe((REST,), 0)
+    session.subscribe((REST,), at_qos(0))
     assert list(broker.port.queues.release_owner(owner))
     publish(broker, name, b"late")
     broker.step()

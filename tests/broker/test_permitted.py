@@ -41,7 +41,7 @@ from polymq.broker.port import (
     TopicPort,
     TransactionPort,
 )
-from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
+from tests.harness.broker import Broker, SpyConsumer, SpyLink, at_qos, batch_of
 from tests.harness.people import (
     add_user,
     allow,
@@ -132,8 +132,8 @@ def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
         "check_read": lambda: port.principal.check_read(("orders",)),
         "check_admin": lambda: port.principal.check_admin((REST,)),
         "check_known": lambda: port.principal.check_known("orders"),
-        "subscribe": lambda: session.subscribe(("orders", REST), 1),
-        "subscribe to all": lambda: session.subscribe((REST,), 0),
+        "subscribe": lambda: session.subscribe(("orders", REST), at_qos(1)),
+        "subscribe to all": lambda: session.subscribe((REST,), at_qos(0)),
         "declare_exchange": lambda: port.exchanges.declare(
             "x", type="topic", durable=True, auto_delete=False, internal=False, arguments={}
         ),
@@ -371,9 +371,9 @@ def test_a_subscription_needs_the_right_to_all_that_it_matches(people: Broker) -
     allow(people, "ann", "subscribe", "a.#")
     deny(people, "ann", "subscribe", "a.secret.#")
     session, link = connect(port_of(people, "ann"), people, "c", clean=True)
-    session.subscribe(("a", "b", REST), 1)
+    session.subscribe(("a", "b", REST), at_qos(1))
     for wanted in (("a", REST), ("a", ONE_LEVEL), (REST,), ("a", "secret", "x"), ("b",)):
-        forbidden(partial(session.subscribe, wanted, 0))
+        forbidden(partial(session.subscribe, wanted, at_qos(0)))
     publish(people, "a", "b.c", b"seen")
     publish(people, "a", "secret", b"unseen")
     assert link.bodies == [b"seen"]
@@ -386,7 +386,7 @@ def test_a_client_id_in_a_rule_is_the_connections_own(people: Broker) -> None:
         session = port.sessions.connect(
             client or "none", clean=True, expiry_seconds=0, link=SpyLink(), principal="ann"
         )
-        subscribe = partial(session.subscribe, ("devices", "d1", REST), 0)
+        subscribe = partial(session.subscribe, ("devices", "d1", REST), at_qos(0))
         if may:
             subscribe()
         else:
@@ -398,17 +398,15 @@ def test_a_session_belongs_to_its_user(people: Broker) -> None:
     allow(people, "ann", "subscribe", "a")
     session, link = connect(port_of(people, "ann"), people, "c")
     for clean in (True, False):
-        taken = SpyLink()
-        port = port_of(people, "bob")
-        connecting = partial(port.sessions.connect, "c", clean=clean, expiry_seconds=None)
-        forbidden(partial(connecting, link=taken, principal="bob"))
+        connecting = partial(port_of(people, "bob").sessions.connect, "c", clean=clean)
+        forbidden(partial(connecting, expiry_seconds=None, link=SpyLink(), principal="bob"))
     # Whatever name a gateway gave: it is the port's own that counts.
     with pytest.raises(Refused):
         port_of(people, "bob").sessions.connect(
             "c", clean=True, expiry_seconds=0, link=SpyLink(), principal="ann"
         )
     assert not link.over
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     publish(people, "a", None, b"mine")
     assert link.bodies == [b"mine"]
 
@@ -416,7 +414,7 @@ def test_a_session_belongs_to_its_user(people: Broker) -> None:
 def test_the_sessions_of_a_deleted_user_end(people: Broker) -> None:
     allow(people, "ann", "subscribe", "a")
     session, link = connect(port_of(people, "ann"), people, "c")
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     connect(port_of(people, "root"), people, "other", user="root")
     people.step()
     people.engine.users.delete("ann")
@@ -606,7 +604,7 @@ def test_a_quota_bounds_what_is_in_flight(people: Broker, asked: int | None, mos
     )
     people.step()
     session.resume()
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     people.publish(people.template("a"), *[b"x"] * 5)
     people.step()
     assert len(link.publishes) == most
@@ -634,16 +632,16 @@ def test_quotas_count_what_a_user_has(people: Broker) -> None:
 
     session, _ = connect(port, people, "c")
     limited(lambda: connect(port, people, "c2"))
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     clean, _ = connect(port, people, "c3", clean=True)
-    clean.subscribe(("a",), 0)
-    limited(lambda: clean.subscribe(("b",), 0))
-    clean.subscribe(("a",), 1)
+    clean.subscribe(("a",), at_qos(0))
+    limited(lambda: clean.subscribe(("b",), at_qos(0)))
+    clean.subscribe(("a",), at_qos(1))
     clean.disconnect()
-    session.subscribe(("b",), 0)
-    limited(lambda: session.subscribe(("d",), 1))
+    session.subscribe(("b",), at_qos(0))
+    limited(lambda: session.subscribe(("d",), at_qos(1)))
     session.unsubscribe(("a",))
-    session.subscribe(("d",), 1)
+    session.subscribe(("d",), at_qos(1))
 
     declare(port, "q")
     declare(port, "q")

@@ -18,7 +18,7 @@ from polymq.broker.topics.retained import position_of
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.broker.test_lowered_subscriptions import acknowledge_all, got
 from tests.broker.test_sessions_in_flight import EVERY_WAY, WITH_AND_WITHOUT, Pair, pair
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 from tests.harness.people import add_user, allow, port_of, take_back
 
 __all__ = ["pair"]  # a fixture
@@ -39,7 +39,7 @@ def subscribe(
     broker: Broker, session: Session, address: Address = ("r", REST), qos: int = 2
 ) -> None:
     """A SUBSCRIBE whose SUBACK leaves, and what comes at once."""
-    since = session.subscribe(address, qos)
+    since = session.subscribe(address, at_qos(qos)).position
     broker.step()
     session.replay_retained(address, since)
     broker.step(0.1)
@@ -109,7 +109,7 @@ def test_names_that_change_meanwhile(broker: Broker, way: str, seed: int) -> Non
     dice = random.Random(seed)
     retain(broker)
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), 1)
+    since = session.subscribe(("r", REST), at_qos(1)).position
     if dice.random() < 0.5:  # else the connection ends before its SUBACK
         broker.step()
         session.replay_retained(("r", REST), since)
@@ -159,7 +159,7 @@ def test_every_kind_of_filter(broker: Broker, way: str, address: Address) -> Non
         ("r", "1", REST): {b"one", b"below"},
     }[address]
     session, first = connect(broker, "c")
-    session.subscribe(address, 1)
+    session.subscribe(address, at_qos(1))
     broker.step(1)
     if way == "reconnect":
         session.disconnect()
@@ -208,7 +208,7 @@ def test_a_subscribe_whose_suback_comes_late_is_served_once(broker: Broker) -> N
     """The second one takes the place of the first, whose SUBACK begins."""
     retain(broker)
     session, link = connect(broker, "c")
-    sinces = [session.subscribe(("r", REST), 1) for _ in range(2)]
+    sinces = [session.subscribe(("r", REST), at_qos(1)).position for _ in range(2)]
     broker.step()
     for since in sinces:
         session.replay_retained(("r", REST), since)
@@ -227,13 +227,13 @@ def test_who_does_not_want_the_rest_does_not_get_it(broker: Broker, way: str, ho
     subscribe(broker, session)
     assert owed_rows(broker)
     if how == "lower":
-        session.subscribe(("r", REST), 0)
+        session.subscribe(("r", REST), at_qos(0))
     else:
         session.unsubscribe(("r", REST))
     if how == "again":
         for n in range(COUNT):
             broker.publish(broker.template("r", f"{n:03}", retain=True), b"")
-        session.subscribe(("r", REST), 1)
+        session.subscribe(("r", REST), at_qos(1))
     broker.step(1)
     assert owed_rows(broker) == []
     if way == "reconnect":
@@ -275,7 +275,7 @@ def test_a_connection_ends_while_the_log_takes_nothing(
     """What was read and could not be sent is still owed. What could be sent stays in order."""
     retain(broker)
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), 1)
+    since = session.subscribe(("r", REST), at_qos(1)).position
     broker.step()
     journal = broker.engine.core.journal
     write = journal.write
@@ -311,7 +311,7 @@ def test_records_that_are_read_in_another_order(
     """They leave in the order of names: else the log could not say how far they have come."""
     retain(broker)
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), 1)
+    since = session.subscribe(("r", REST), at_qos(1)).position
     broker.step()
     reading = broker.engine.core.reading
     read_entries = reading.read_entries

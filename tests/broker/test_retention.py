@@ -14,7 +14,7 @@ from polymq.broker.port import ONE_LEVEL, REST, QueueConsumer, Session
 from polymq.broker.retention.retention import InWorker
 from polymq.core_log.errors import StorageFailed, StoreCorrupt
 from polymq.core_log.settings import StoreSettings
-from tests.harness.broker import Broker, SpyConsumer, SpyLink, batch_of
+from tests.harness.broker import Broker, SpyConsumer, SpyLink, at_qos, batch_of
 
 SEGMENT = 64 * 1024
 BODY = b"x" * 2000
@@ -269,7 +269,7 @@ def test_a_session_that_is_away_holds_what_it_has_not_seen(broker: Broker) -> No
     session = broker.port.sessions.connect(
         "c", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
     )
-    session.subscribe(("t", REST), 1)
+    session.subscribe(("t", REST), at_qos(1))
     broker.step()
     session.disconnect()
     fill(broker)
@@ -344,7 +344,7 @@ def retained_of(broker: Broker, client: str) -> list[tuple[str, bytes]]:
         client, clean=True, expiry_seconds=0, link=link, principal="u"
     )
     session.resume()
-    since = session.subscribe(("home", REST), 1)
+    since = session.subscribe(("home", REST), at_qos(1)).position
     broker.step()
     session.replay_retained(("home", REST), since)
     broker.step(1)
@@ -439,8 +439,8 @@ def make_everything(broker: Broker) -> None:
     session = engine.port.sessions.connect(
         "device", clean=False, expiry_seconds=None, link=SpyLink(), principal="u"
     )
-    session.subscribe(("kept", REST), 2)
-    session.subscribe(("other", ONE_LEVEL), 0)
+    session.subscribe(("kept", REST), at_qos(2))
+    session.subscribe(("other", ONE_LEVEL), at_qos(0))
     template = broker.template("kept", "a.b")
     broker.publish(template, b"1", b"2", b"3")
     broker.publish(broker.template("home", "a", retain=True), b"warm")

@@ -13,7 +13,7 @@ from polymq.broker.sessions.backlogs import Backlog
 from polymq.broker.sessions.session import MqttSession
 from polymq.broker.sessions.settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 
 WAITING_MAX = 5
 WAYS = ["reconnect", "stop", "kill"]
@@ -33,7 +33,7 @@ def subscribe(broker: Broker, *topics: str, qos: int = 1) -> None:
     """Client `c` subscribes, and goes away."""
     session, _ = connect(broker, "c")
     for topic in topics:
-        session.subscribe((topic, REST), qos)
+        session.subscribe((topic, REST), at_qos(qos))
     broker.step()
     session.disconnect()
 
@@ -119,7 +119,7 @@ def test_what_is_in_flight_is_not_dropped(
     monkeypatch.setattr("polymq.broker.sessions.backlogs.WINDOW_MAX", window_max)
     broker = bounded(tmp_path)
     session, link = connect(broker, "c")
-    session.subscribe(("a", REST), qos)
+    session.subscribe(("a", REST), at_qos(qos))
     broker.step()
     publish(broker, range(3), qos=qos)
     assert [p[3] for p in link.publishes] == [1, 2, 3]
@@ -153,7 +153,7 @@ def test_a_slow_client_that_is_there_is_bounded_too(tmp_path: Path) -> None:
     )
     broker.step()
     session.resume()
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.step()
     publish(broker, range(20))
     assert numbers(link) == [0, 1]
@@ -167,7 +167,7 @@ def test_a_slow_client_that_is_there_is_bounded_too(tmp_path: Path) -> None:
 def test_a_client_that_keeps_up_loses_nothing(tmp_path: Path) -> None:
     broker = bounded(tmp_path, waiting_max=1)
     session, link = connect(broker, "c")
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.step()
     for n in range(30):
         publish(broker, range(n, n + 1))
@@ -329,7 +329,7 @@ def test_full_sessions_are_seen_to_in_slices(
     broker = bounded(tmp_path)
     for n in range(10):
         session, _ = connect(broker, f"c{n}")
-        session.subscribe(("a", REST), 1)
+        session.subscribe(("a", REST), at_qos(1))
         broker.step()
         session.disconnect()
     publish(broker, range(8))

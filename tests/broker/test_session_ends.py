@@ -17,7 +17,7 @@ from polymq.broker.state.journal import Op
 from tests.broker.test_commit_steps import one_iteration
 from tests.broker.test_ends import is_sweeping, ops
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 
 __all__ = ["ops"]  # a fixture
 
@@ -30,7 +30,7 @@ def subscribed(
     """A connected session with `COUNT` filters."""
     session, link = connect(broker, client, clean=clean, user=user)
     for number in range(COUNT):
-        session.subscribe(("a", f"{number}"), qos)
+        session.subscribe(("a", f"{number}"), at_qos(qos))
     broker.step()
     return session, link
 
@@ -120,7 +120,7 @@ def test_the_same_filters_again_before_the_old_ones_are_swept(broker: Broker) ->
     again, link = begin(broker)
     again.resume()
     for number in (0, 1, COUNT - 1):
-        again.subscribe(("a", f"{number}"), 1)
+        again.subscribe(("a", f"{number}"), at_qos(1))
     assert is_sweeping(broker)
     assert not again.present
     broker.step()
@@ -144,7 +144,7 @@ def test_messages_that_come_before_it_is_swept_are_for_the_others(
     broker.restart()
     old, _ = subscribed(broker)
     other, link = connect(broker, "other", clean=True)
-    other.subscribe(("a", REST), 1)
+    other.subscribe(("a", REST), at_qos(1))
     broker.step()
     old.disconnect()
     publish(broker, COUNT - 1, b"1")
@@ -199,7 +199,7 @@ def test_all_sessions_of_a_deleted_user_end_in_one_record(broker: Broker, ops: l
     for client in ("c", "d"):
         subscribed(broker, client)[0].disconnect()
     other, link = connect(broker, "other", user="v")
-    other.subscribe(("a", "1"), 1)
+    other.subscribe(("a", "1"), at_qos(1))
     broker.step()
     ops.clear()
     broker.engine.sessions.end_sessions_of("u")
@@ -231,7 +231,7 @@ def test_a_clean_session_ends_with_its_connection(broker: Broker, ops: list[Op])
     assert router.match(("a", f"{COUNT - 1}"))
     again, new = begin(broker, clean=True)
     again.resume()
-    again.subscribe(("a", f"{COUNT - 1}"), 1)
+    again.subscribe(("a", f"{COUNT - 1}"), at_qos(1))
     broker.publish(broker.template("a", f"{COUNT - 1}"), b"1")
     one_iteration(broker)
     broker.step()

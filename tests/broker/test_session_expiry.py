@@ -9,7 +9,7 @@ import pytest
 from polymq.broker.port import REST, Durability
 from polymq.broker.sessions.settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
-from tests.harness.broker import Broker
+from tests.harness.broker import Broker, at_qos
 
 EXPIRY_SECONDS = 100.0
 
@@ -26,7 +26,7 @@ def expiring(tmp_path: Path) -> Broker:
 def subscribe(broker: Broker, client: str = "c", qos: int = 1) -> None:
     """The client subscribes, and goes away."""
     session, _ = connect(broker, client)
-    session.subscribe(("a", REST), qos)
+    session.subscribe(("a", REST), at_qos(qos))
     broker.step()
     session.disconnect()
 
@@ -75,7 +75,9 @@ def test_a_client_that_is_there_or_comes_back_keeps_its_session(expiring: Broker
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
 def test_a_restart_does_not_begin_to_count_anew(expiring: Broker, way: str) -> None:
+    """Whatever others were there until then."""
     broker = expiring
+    connect(broker, "staying")
     subscribe(broker)
     broker.step(EXPIRY_SECONDS * 0.6)
     start_again(broker, way)

@@ -11,7 +11,7 @@ from polymq.broker.port import REST, Session
 from polymq.broker.sessions.expiry import ALIVE_LATE_MS, ALIVE_SECONDS
 from polymq.broker.sessions.settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 
 HOUR = 3600
 LATE = 1 / 16
@@ -26,7 +26,7 @@ def is_there(broker: Broker, client: str = "c") -> bool:
 def stay(broker: Broker, seconds: int | None, client: str = "c") -> Session:
     """A client with such a session subscribes, and stays."""
     session, _ = connect(broker, client, expiry_seconds=seconds)
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.step()
     return session
 
@@ -232,7 +232,7 @@ def test_a_clean_start_begins_a_session_that_lasts(broker: Broker) -> None:
     stay(broker, None).disconnect()
     session, _ = connect(broker, "c", clean=True, expiry_seconds=100)
     assert not session.present
-    session.subscribe(("b",), 1)
+    session.subscribe(("b",), at_qos(1))
     broker.step()
     session.disconnect()
     broker.publish(broker.template("a", "b"), b"gone with the old one")

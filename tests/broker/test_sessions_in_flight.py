@@ -12,7 +12,7 @@ from polymq.broker.port import REST, Session, WrongAcknowledgement
 from polymq.broker.sessions.sessions import RESENT_AT_ONCE
 from polymq.broker.topics.retained import position_of
 from tests.broker.test_engine_sessions import connect, start_again
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 from tests.replication.test_standby import follow, rows
 
 WAYS = ("reconnect", "stop", "kill", "failover")
@@ -59,7 +59,7 @@ def pair(tmp_path: Path, with_state_db: bool) -> Iterator[Pair]:
 def subscribed(broker: Broker, link_credit: int = 1000, qos: int = 2) -> tuple[Session, SpyLink]:
     """A client that has subscribed, and got what is retained."""
     session, link = connect(broker, "c", credit=link_credit)
-    since = session.subscribe(("r", REST), qos)
+    since = session.subscribe(("r", REST), at_qos(qos)).position
     broker.step()
     session.replay_retained(("r", REST), since)
     broker.step(0.1)
@@ -147,7 +147,7 @@ def test_a_message_is_either_retained_or_live(broker: Broker, clean: bool) -> No
     broker.publish(template, b"before")
     session, link = connect(broker, "c", clean=clean)
     broker.publish(broker.template("r", "b", retain=True), b"just before")
-    since = session.subscribe(("r", REST), 2)
+    since = session.subscribe(("r", REST), at_qos(2)).position
     broker.publish(template, b"behind")
     broker.step()
     session.replay_retained(("r", REST), since)
@@ -163,7 +163,7 @@ def test_a_copy_of_a_retained_message_is_no_new_one(broker: Broker) -> None:
     broker.publish(broker.template("r", "a", retain=True), b"kept")
     broker.step()
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), 1)
+    since = session.subscribe(("r", REST), at_qos(1)).position
     broker.step()
     retention = broker.engine.retention
     ((address, entry),) = filter(None, broker.engine.retained.entries())
@@ -299,7 +299,7 @@ def test_subscribing_again_beside_what_is_in_flight(broker: Broker) -> None:
     broker.step(0.1)
     session.unsubscribe(("r", REST))
     broker.publish(broker.template("r", "a", qos=2), b"missed")
-    session.subscribe(("r", REST), 1)
+    session.subscribe(("r", REST), at_qos(1))
     broker.publish(broker.template("r", "a", qos=2), b"2")
     broker.step(0.1)
     session.disconnect()
@@ -319,7 +319,7 @@ def test_the_end_of_a_session_takes_what_is_in_flight_along(broker: Broker) -> N
     broker.publish(broker.template("r", "a", retain=True), b"kept")
     broker.step()
     session, link = subscribed(broker)
-    session.subscribe(("s",), 1)
+    session.subscribe(("s",), at_qos(1))
     broker.publish(broker.template("r", "a"), b"1")
     broker.publish(broker.template("s"), b"2")
     broker.step(0.1)
@@ -346,7 +346,7 @@ def test_another_qos_does_not_change_what_was_sent(
     session, link = subscribed(broker, qos=first)
     broker.publish(broker.template("r", "a", qos=2), b"1")
     broker.step(0.1)
-    session.subscribe(("r", REST), second)
+    session.subscribe(("r", REST), at_qos(second))
     broker.step()
     broker = pair.interrupt(way, session)
     session, link = connect(broker, "c")
@@ -366,7 +366,7 @@ def test_another_qos_does_not_interrupt_the_flow(broker: Broker, order: tuple[in
     template = broker.template("r", "a", qos=2)
     sent = []
     for n, qos in enumerate(order):
-        session.subscribe(("r", REST), qos)
+        session.subscribe(("r", REST), at_qos(qos))
         body = b"%d" % n
         broker.publish(template, body)
         sent.append(body)
@@ -385,9 +385,9 @@ def test_subscriptions_raised_again_and_again_are_bounded(broker: Broker) -> Non
     """A client that goes up and down for ever, and reads nothing."""
     session, _ = subscribed(broker, link_credit=0, qos=0)
     for _ in range(100):
-        session.subscribe(("r", REST), 1)
+        session.subscribe(("r", REST), at_qos(1))
         session.unsubscribe(("r", REST))
-        session.subscribe(("r", REST), 0)
+        session.subscribe(("r", REST), at_qos(0))
         broker.publish(broker.template("r", "a"), b"x")
         broker.step()
     assert len(broker.engine.queue_store.volatile_groups) < 30
@@ -398,7 +398,7 @@ def test_subscriptions_raised_again_and_again_are_bounded(broker: Broker) -> Non
 def test_what_is_committed_after_a_client_went_is_kept_by_nobody(broker: Broker) -> None:
     """It was published while the client was there."""
     session, _ = connect(broker, "c", clean=True)
-    session.subscribe(("r", REST), 1)
+    session.subscribe(("r", REST), at_qos(1))
     broker.publish(broker.template("r", "a"), b"x")
     session.disconnect()
     broker.step()
@@ -475,7 +475,7 @@ def test_acknowledgements_have_to_be_of_the_right_kind(
         broker.publish(template, b"1")
         broker.step()
     session, link = connect(broker, "c", clean=source != "queue", credit=0)
-    since = session.subscribe(("r", REST), 2)
+    since = session.subscribe(("r", REST), at_qos(2)).position
     broker.step()
     if source == "retained":
         link.left = 10
@@ -509,7 +509,7 @@ def test_acknowledgements_have_to_be_of_the_right_kind(
 def test_what_stands_before_a_wrong_acknowledgement_counts(broker: Broker, clean: bool) -> None:
     """A client sends a run of them in one packet of the network; the error names the wrong one."""
     session, link = connect(broker, "c", clean=clean)
-    session.subscribe(("r", REST), 2)
+    session.subscribe(("r", REST), at_qos(2))
     broker.step()
     for body, qos in ((b"1", 2), (b"2", 2), (b"3", 1)):
         broker.publish(broker.template("r", "a", qos=qos), body)
@@ -537,7 +537,7 @@ def in_flight(directory: Path, count: int) -> tuple[Broker, Session, SpyLink]:
     """A session to which so many messages were sent, all that it may have in flight."""
     broker = Broker(directory / "data", inflight_count_start=count, inflight_count_max=count)
     session, link = connect(broker, "c", credit=2 * count)
-    session.subscribe(("a",), 1)
+    session.subscribe(("a",), at_qos(1))
     broker.step()
     for first in range(0, 2 * count, 100):
         numbers = range(first, first + 100)

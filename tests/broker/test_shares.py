@@ -13,7 +13,7 @@ from polymq.broker.pacing.share import Share
 from polymq.broker.port import REST, Delivery, RunMeta
 from tests.broker.queue_bench import OWNER, consume, declare, publish
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyConsumer
+from tests.harness.broker import Broker, SpyConsumer, at_qos
 
 COUNT = 1000
 BODIES = [b"%d" % number for number in range(COUNT)]
@@ -238,7 +238,7 @@ def test_a_session_gets_topics_of_its_backlog_in_shares(
 ) -> None:
     """Each has a record with its packet ids."""
     session, _ = connect(broker, "c")
-    session.subscribe(("orders", REST), 1)
+    session.subscribe(("orders", REST), at_qos(1))
     broker.step()
     session.disconnect()
     for number, body in enumerate(BODIES):

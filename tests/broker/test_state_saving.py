@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.broker import Broker, SpyConsumer, SpyLink
+from tests.harness.broker import Broker, SpyConsumer, SpyLink, at_qos
 
 
 def declare(broker: Broker, name: str) -> None:
@@ -39,7 +39,7 @@ def test_slices_save_the_state_of_one_moment(tmp_path: Path, size: int) -> None:
         "c", clean=False, expiry_seconds=None, link=link, principal=""
     )
     session.resume()
-    session.subscribe(("t",), 1)
+    session.subscribe(("t",), at_qos(1))
     consumer = SpyConsumer(credit=100_000)
     holder = broker.port.queues.consume("q1", consumer, exclusive=False, owner=None)
     template = broker.template("t")

@@ -18,7 +18,7 @@ from tests.broker.test_session_backlogs import (
     publish,
     subscribe,
 )
-from tests.harness.broker import Broker, SpyLink
+from tests.harness.broker import Broker, SpyLink, at_qos
 
 
 def dropped_count(broker: Broker) -> int:
@@ -186,7 +186,7 @@ def test_qos_0_for_a_slow_client_counts_until_it_goes_away(tmp_path: Path) -> No
     )
     broker.step()
     session.resume()
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.step()
     publish(broker, range(4))  # 2 wait
     publish(broker, range(4, 8), qos=0)
@@ -216,7 +216,7 @@ def test_a_subscription_that_was_lowered_to_qos_0(tmp_path: Path) -> None:
     subscribe(broker, "a")
     publish(broker, range(4))
     session, link = connect(broker, "c", credit=0)
-    session.subscribe(("a", REST), 0)
+    session.subscribe(("a", REST), at_qos(0))
     broker.step()
     session.disconnect()
     publish(broker, range(10, 30))
@@ -269,12 +269,12 @@ def test_a_subscription_that_was_lowered_and_raised_again(tmp_path: Path, way: s
     publish(broker, range(100, 105), "c")
     publish(broker, range(10))
     session, _ = slow(broker, 4)
-    session.subscribe(("a", REST), 0)
+    session.subscribe(("a", REST), at_qos(0))
     broker.step()
     session.disconnect()
     publish(broker, range(200, 260))
     session, _ = slow(broker, 4)
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.step()
     session.disconnect()
     publish(broker, range(300, 303))
@@ -291,10 +291,10 @@ def test_what_comes_to_a_lowered_subscription_keeps_qos_0(tmp_path: Path) -> Non
     subscribe(broker, "a")
     publish(broker, range(6))
     session, link = slow(broker, 2)
-    session.subscribe(("a", REST), 0)
+    session.subscribe(("a", REST), at_qos(0))
     broker.step()
     publish(broker, range(10, 12))
-    session.subscribe(("a", REST), 1)
+    session.subscribe(("a", REST), at_qos(1))
     broker.step()
     publish(broker, range(20, 22))
     for packet_id in range(1, 9):

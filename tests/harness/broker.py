@@ -16,7 +16,15 @@ from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.limits import Limits
 from polymq.broker.messages.compressed import PlainBody
 from polymq.broker.open_port import OpenPort
-from polymq.broker.port import Delivery, Durability, Position, RecordRun, Template, TopicInfo
+from polymq.broker.port import (
+    Delivery,
+    Durability,
+    Position,
+    RecordRun,
+    SubscriptionOptions,
+    Template,
+    TopicInfo,
+)
 from polymq.broker.queues.queue import Group
 from polymq.broker.retention.retention import InWorker, Step, UntilFlushed
 from polymq.broker.sessions.settings import SessionSettings
@@ -263,6 +271,11 @@ class Broker:
         )
 
 
+def at_qos(qos: int, **options: Any) -> SubscriptionOptions:
+    """A subscription with this QoS, and plain unless something else is said."""
+    return SubscriptionOptions(qos=qos, **options)
+
+
 def group_of(queue: NamedQueue) -> Group:
     """What a queue without priorities knows of its messages."""
     assert isinstance(queue.group, Group)
@@ -326,6 +339,8 @@ class SpyLink:
     def __init__(self, credit: int = 1000) -> None:
         self.left = credit
         self.publishes: list[tuple[str, bytes, int, int, bool, bool]] = []
+        self.identifiers: list[int] = []
+        """Subscription Identifiers of the publishes; 0 where there was none."""
         self.pubrels: list[int] = []
         self.over = False
         self.expelled_for = ""
@@ -337,12 +352,20 @@ class SpyLink:
         self.expelled_for = why
 
     def send_publishes(
-        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+        self,
+        run: RecordRun,
+        *,
+        qos: int,
+        first_packet_id: int,
+        duplicate: bool,
+        retain: bool,
+        identifier: int = 0,
     ) -> None:
         address = [run.meta.topic, *(run.meta.tag.split(".") if run.meta.tag is not None else [])]
         for k, body in enumerate(bodies_of(run)):
             packet = (first_packet_id + k - 1) % 65535 + 1 if qos else 0
             self.publishes.append(("/".join(address), body, qos, packet, duplicate, retain))
+            self.identifiers.append(identifier)
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
         self.pubrels += [(first_packet_id + k - 1) % 65535 + 1 for k in range(count)]

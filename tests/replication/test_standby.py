@@ -9,7 +9,7 @@ import pytest
 from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE
 from polymq.broker.port import FLUSHED, REST, Position, Reason, Refused
 from tests.broker.test_engine_sessions import connect
-from tests.harness.broker import Broker, SpyConsumer, SpyLink
+from tests.harness.broker import Broker, SpyConsumer, SpyLink, at_qos
 from tests.harness.people import add_user, allow, port_of
 
 MAGIC_BLANK = (0xCBD43194).to_bytes(4, "big")
@@ -96,7 +96,7 @@ def do_everything(master: Broker) -> None:
         )
         engine.port.exchanges.bind_queue(name, "t", "#", {}, owner=owner)
     session, link = connect(master, "device")
-    session.subscribe(("t", REST), 1)
+    session.subscribe(("t", REST), at_qos(1))
     master.step()
     for number in range(5):
         master.publish(master.template("t", "a"), b"%d" % number, b"x" * 2000)
@@ -146,7 +146,7 @@ def test_a_restarted_slave_keeps_what_the_slower_of_two_sessions_needs(
     """Sessions with one subscription share a queue: it begins where the last of them is."""
     sessions = [connect(master, name)[0] for name in ("quick", "slow")]
     for session in sessions:
-        session.subscribe(("t", REST), 1)
+        session.subscribe(("t", REST), at_qos(1))
     master.step()
     master.publish(master.template("t", "a"), *(b"%d" % number for number in range(4)))
     master.step(1)
@@ -329,7 +329,7 @@ def test_a_slave_ends_a_session_with_thousands_of_filters(master: Broker, slave:
     """In one record, as its master does, and sweeps its memory by itself."""
     session, _ = connect(master, "device")
     for number in range(3 * SWEPT_AT_ONCE):
-        session.subscribe(("t", f"{number}"), 1)
+        session.subscribe(("t", f"{number}"), at_qos(1))
     master.step()
     follow(master, slave)
     session.disconnect()

@@ -8,8 +8,58 @@ FULL_SESSIONS = "tests/broker/test_session_backlogs.py"
 UNCOUNTED = "tests/broker/test_uncounted.py"
 SESSIONS = "tests/broker/test_engine_sessions.py"
 LIFETIMES = "tests/broker/test_session_lifetimes.py"
+OPTIONS = "tests/broker/test_subscription_options.py"
 
 OF_THE_SESSIONS = (
+    Sabotage(
+        name="no-local-forgotten-where-messages-wait",
+        why="a bridge gets its own messages back whenever it is slow, and they go in circles",
+        path="broker/sessions/session.py",
+        old="            elif self.special and self.is_own(run.meta):\n",
+        new="            elif False:\n",
+        tests=(OPTIONS,),
+    ),
+    Sabotage(
+        name="no-local-forgotten-live",
+        why="a bridge gets its own messages back, and they go in circles",
+        path="broker/kernels/delivery.py",
+        pure=True,
+        old="        plain = self.queue is None and not self.special\n",
+        new="        plain = self.queue is None\n",
+        tests=(OPTIONS,),
+    ),
+    Sabotage(
+        name="own-messages-hold-the-log",
+        why="what a bridge publishes itself stays in its queue for as long as it is away",
+        path="broker/sessions/flights.py",
+        old="(self.lets_go_of(run, first) or self._is_own(run))",
+        new="self.lets_go_of(run, first)",
+        tests=(OPTIONS,),
+    ),
+    Sabotage(
+        name="retain-flag-lost-by-a-reconnection",
+        why="a bridge does not retain what was retained, because its connection was lost",
+        path="broker/sessions/sessions.py",
+        old="    return subscription.sends_retain(run.meta), subscription.options.identifier\n",
+        new="    return False, subscription.options.identifier\n",
+        tests=(OPTIONS,),
+    ),
+    Sabotage(
+        name="snapshots-forget-subscription-options",
+        why="after a clean stop a bridge gets its own messages, and none has its identifier",
+        path="broker/sessions/state.py",
+        old='            **({"options": options} if options else {}),\n',
+        new="",
+        tests=(OPTIONS,),
+    ),
+    Sabotage(
+        name="old-options-stay",
+        why="a client cannot take back No Local or its Subscription Identifier",
+        path="broker/sessions/state.py",
+        old="        subscription.set_options(options)\n        subscription.owed",
+        new="        subscription.qos = options.qos\n        subscription.owed",
+        tests=(OPTIONS,),
+    ),
     Sabotage(
         name="crash-keeps-sessions-that-end-with-their-connections",
         why="a session that its client wanted to end waits for ever, because the server was killed",

@@ -347,9 +347,17 @@ class FastPath(Shortcut):
         return room // self.message_bytes + 1
 
     def send_publishes(
-        self, run: RecordRun, *, qos: int, first_packet_id: int, duplicate: bool, retain: bool
+        self,
+        run: RecordRun,
+        *,
+        qos: int,
+        first_packet_id: int,
+        duplicate: bool,
+        retain: bool,
+        identifier: int = 0,
     ) -> None:
         """Send a run of the log as PUBLISH packets, in one piece."""
+        assert not identifier  # only clients of MQTT 5 ask for one
         self.send_run(run, PUBLISH | duplicate << 3 | qos << 1 | retain, first_packet_id)
 
     def send_run(self, run: RecordRun, first_byte: int, first_packet_id: int) -> None:

@@ -10,7 +10,7 @@ from polymq.broker.port import REST, Session
 from tests.crash.checks import demand
 from tests.crash.engine import EVERYTHING_CREDIT, EngineActor
 from tests.crash.parts.part import Message, Part, Reader, Stream, bodies_of, left_of, publish
-from tests.harness.broker import SpyLink
+from tests.harness.broker import SpyLink, at_qos
 
 TOPIC: Final = "a"
 RETAINED: Final = "r"
@@ -76,7 +76,7 @@ class Basics(Part):
         """The session subscribes to the topic, if it has not."""
         if self.session is None:
             session = _connect(actor, SpyLink(0))
-            position = session.subscribe((TOPIC, REST), 1)
+            position = session.subscribe((TOPIC, REST), at_qos(1)).position
             self.session = Reader(int(position)), len(self.stream.messages)
             session.disconnect()
 
@@ -154,7 +154,7 @@ def retained_now(actor: EngineActor) -> dict[str, bytes]:
         "other", clean=True, expiry_seconds=0, link=link, principal="u"
     )
     session.resume()
-    since = session.subscribe((RETAINED, REST), 1)
+    since = session.subscribe((RETAINED, REST), at_qos(1)).position
     actor.flush()
     session.replay_retained((RETAINED, REST), since)
     actor.flush()

@@ -9,7 +9,7 @@ from polymq.broker.port import REST
 from tests.crash.checks import demand
 from tests.crash.engine import EngineActor
 from tests.crash.parts.part import Part
-from tests.harness.broker import SpyLink
+from tests.harness.broker import SpyLink, at_qos
 
 CLIENTS: Final = ("brief", "short")
 TOPIC: Final = "l"
@@ -42,7 +42,7 @@ class Lifetimes(Part):
             principal="u",
         )
         session.resume()
-        session.subscribe((TOPIC, REST), 1)
+        session.subscribe((TOPIC, REST), at_qos(1))
         self.facts[client].append((stays, actor.store.log.appended))
         if stays or random.random() < 0.5:
             session.disconnect()

@@ -17,7 +17,7 @@ from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.client import Client
 from polymq.gateways.amqp.consumer import Consumer
 from tests.gateways.amqp.amqp_harness import Bench
-from tests.harness.broker import SpyLink
+from tests.harness.broker import SpyLink, at_qos
 
 ENDING = (Channel, Client, Consumer, Group, Registration, MqttSession, NamedQueue, Subscription)
 
@@ -78,7 +78,7 @@ def test_a_session_that_ends_is_free(bench: Bench) -> None:
         )
         bench.step()
         session.resume()
-        since = session.subscribe(("t", "a"), 1)
+        since = session.subscribe(("t", "a"), at_qos(1)).position
         session.replay_retained(("t", "a"), since)
         bench.step(1.0)
         session.disconnect()

@@ -21,6 +21,8 @@ from polymq.broker.port import (
     RunMeta,
     SessionLink,
     StorageFailed,
+    Subscribed,
+    SubscriptionOptions,
 )
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, Batch
 from polymq.gateways.mqtt.connection import Connection as MqttConnection
@@ -85,11 +87,12 @@ class SpySession:
     def resume(self) -> None:
         self.calls.append(("resume",))
 
-    def subscribe(self, address: Address, qos: int) -> Position:
+    def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
         if address in self.refused:
             raise self.refused[address]
-        self.calls.append(("subscribe", address, qos))
-        return self.port.append()
+        assert options == SubscriptionOptions(qos=options.qos)
+        self.calls.append(("subscribe", address, options.qos))
+        return Subscribed(self.port.append(), is_new=True)
 
     def replay_retained(self, address: Address, since: Position) -> None:
         self.calls.append(("replay_retained", address, since))
