@@ -38,6 +38,7 @@ KERNELS: Final = (
     "core_log.kernels.writing",
     "core_log.kernels.walking",
     "gateways.mqtt.kernels.frames",
+    "gateways.mqtt.kernels.publishes",
     "gateways.amqp.kernels.frames",
 )
 
@@ -49,6 +50,7 @@ class Kernels:
     store: ModuleType
     walk: ModuleType
     mqtt: ModuleType
+    publishes: ModuleType
     amqp: ModuleType
 
 
@@ -149,7 +151,7 @@ def _mqtt(kernels: Kernels, size: int) -> Iterator[Stage]:
     topic = len(MQTT_TOPIC).to_bytes(2, "big") + MQTT_TOPIC
     yield (
         "MQTT: encode PUBLISH from the log, QoS 1",
-        lambda: mqtt.encode_publishes(memory, 0, end, topic, 0x32, 1),
+        lambda: kernels.publishes.encode_publishes(memory, 0, end, topic, 0x32, 1),
     )
     yield "store: check records (recovery)", lambda: kernels.walk.scan(memory, 0, end, 0, NO_BATCH)
     yield (

@@ -36,6 +36,7 @@ KERNELS: Final[tuple[str, ...]] = (
     "polymq.broker.messages.kernels.unacked",
     "polymq.gateways.mqtt.kernels.batch_path",
     "polymq.gateways.mqtt.kernels.frames",
+    "polymq.gateways.mqtt.kernels.publishes",
     "polymq.gateways.mqtt.kernels.fast_path",
     "polymq.gateways.amqp.kernels.frames",
     "polymq.gateways.amqp.kernels.fast_path",

@@ -37,6 +37,23 @@ MALFORMED_SIZE: Final = 13
 """The fields do not fit the Remaining Length (3.1.1 parts 3.3 to 3.7)."""
 MALFORMED_IDENTIFIER: Final = 14
 """The packet id is 0 [MQTT-2.3.1-1]."""
+MALFORMED_PROPERTY: Final = 15
+"""A property that the packet may not have, or whose value is not one of its kind (5.0 part
+2.2.2.2)."""
+MALFORMED_TWICE: Final = 16
+"""A property that may stand there once stands there twice (5.0 part 3.3.2.3 and others)."""
+MALFORMED_ALIAS: Final = 17
+"""Topic Alias 0 [MQTT-3.3.2-8]."""
+MALFORMED_TEXT: Final = 18
+"""Text of a property is not well-formed UTF-8, or has U+0000 [MQTT-1.5.4-1], [MQTT-1.5.4-2]."""
+MALFORMED_REASON: Final = 19
+"""A reason code that this acknowledgement does not have (5.0 parts 3.4.2.1 to 3.7.2.1)."""
+MALFORMED_RESPONSE: Final = 20
+"""The Response Topic has a wildcard [MQTT-3.3.2-14]."""
+MALFORMED_SUBSCRIPTION: Final = 21
+"""A client's PUBLISH has a Subscription Identifier [MQTT-3.3.4-6]."""
+MALFORMED_FORMAT: Final = 22
+"""The Payload Format Indicator is neither 0 nor 1 (5.0 part 3.3.2.3.2)."""
 
 # --- FLAGS of a row ------------------------------------------------------------------------
 
@@ -50,6 +67,37 @@ QoS 2 message was seen is its packet id, and runs should not break at a resent m
 EXACTLY_ONCE: Final = 2 << FLAG_QOS_SHIFT
 """QoS 2 among them."""
 
+FLAG_PROPERTIES: Final = 0x08
+"""MQTT 5: the row has properties to be stored; its EXTRA columns say where they are."""
+FLAG_EXPIRES: Final = 0x10
+"""MQTT 5: it has a Message Expiry Interval, which stands in these flags as well, so that the
+messages of a run have the same."""
+FLAGS_OF_KIND: Final = 0x1F
+"""All of these bits: what flags have beyond is a topic alias or an expiry interval."""
+ALIAS_SHIFT: Final = 8
+"""The 16 bits of a Topic Alias; 0: none."""
+EXPIRY_SHIFT: Final = 24
+"""The 32 bits of a Message Expiry Interval in seconds."""
+REFUSED_SHIFT: Final = 56
+"""Set when the row was refused: the reason code of its acknowledgement, less `REFUSED_BASE`."""
+REFUSED_BASE: Final = 0x7F
+"""Reason codes of errors begin one above it."""
+
+# --- properties of MQTT 5 that the kernels know (5.0 table 2-4) ------------------------------
+
+PAYLOAD_FORMAT: Final = 0x01
+MESSAGE_EXPIRY: Final = 0x02
+CONTENT_TYPE: Final = 0x03
+RESPONSE_TOPIC: Final = 0x08
+CORRELATION_DATA: Final = 0x09
+SUBSCRIPTION_IDENTIFIER: Final = 0x0B
+REASON_STRING: Final = 0x1F
+TOPIC_ALIAS: Final = 0x23
+USER_PROPERTY: Final = 0x26
+
+BLOCK_HEAD: Final = b"PMQ_MQTT5\x01"
+"""How the property of a record begins that has the properties of its PUBLISH, in base64."""
+
 # --- packet types that the kernels know, as the high half of the first byte -----------------
 
 TYPE_PUBLISH: Final = 3
@@ -57,6 +105,9 @@ TYPE_PUBACK: Final = 4
 TYPE_PUBREC: Final = 5
 TYPE_PUBREL: Final = 6
 TYPE_PUBCOMP: Final = 7
+TYPE_PUBREC_ERROR: Final = 0x85
+"""Of acknowledgement runs only: PUBRECs with the reason code of an error, which end a message
+[MQTT-4.3.3-4]."""
 
 # --- sizes ---------------------------------------------------------------------------------
 

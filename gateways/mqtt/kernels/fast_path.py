@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any, Final
 from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR, FLAGS_STORED, PACKET_READ
-from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids, encode_publishes
+from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids
+from polymq.gateways.mqtt.kernels.publishes import encode_publishes
 from polymq.gateways.mqtt.packets import RemoteProtocolError
 from polymq.net.kernels.streams import Shortcut
 

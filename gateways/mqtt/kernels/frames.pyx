@@ -9,8 +9,8 @@ from cpython cimport array
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memchr, memcmp
 
 from polymq.core_log.kernels import batch as _batch
 from polymq.gateways.mqtt.kernels import codes as _codes
@@ -20,8 +20,6 @@ from polymq.gateways.mqtt.kernels import codes as _codes
 # (`test_mqtt_kernels.py`) and the assertions below hold them together.
 cdef enum:
     COLUMNS = 8
-    RECORD_BODY_SIZE_AT = 84
-    RECORD_BODY_AT = 88
     PACKET_READ = -1
     STOP_PARTIAL = 0
     STOP_OTHER = 1
@@ -34,36 +32,66 @@ cdef enum:
     MALFORMED_DUPLICATE = 12
     MALFORMED_SIZE = 13
     MALFORMED_IDENTIFIER = 14
+    MALFORMED_PROPERTY = 15
+    MALFORMED_TWICE = 16
+    MALFORMED_ALIAS = 17
+    MALFORMED_TEXT = 18
+    MALFORMED_REASON = 19
+    MALFORMED_RESPONSE = 20
+    MALFORMED_SUBSCRIPTION = 21
+    MALFORMED_FORMAT = 22
     FLAG_QOS = 6
     FLAG_QOS_SHIFT = 1
     FLAGS_STORED = 7
+    FLAG_PROPERTIES = 8
+    FLAG_EXPIRES = 16
+    ALIAS_SHIFT = 8
+    EXPIRY_SHIFT = 24
+    REFUSED_SHIFT = 56
+    REFUSED_BASE = 0x7F
+    PAYLOAD_FORMAT = 0x01
+    MESSAGE_EXPIRY = 0x02
+    CONTENT_TYPE = 0x03
+    RESPONSE_TOPIC = 0x08
+    CORRELATION_DATA = 0x09
+    SUBSCRIPTION_IDENTIFIER = 0x0B
+    REASON_STRING = 0x1F
+    TOPIC_ALIAS = 0x23
+    USER_PROPERTY = 0x26
     TYPE_PUBLISH = 3
+    TYPE_PUBREC = 5
     TYPE_PUBREL = 6
     TYPE_PUBCOMP = 7
+    TYPE_PUBREC_ERROR = 0x85
     ACK_COLUMNS = 3
     IDENTIFIER_MAX = 65535
-    REMAINING_LENGTH_MAX = 268435455
-    RECORD_SIZE_MIN = 91
-    GIL_BYTES = 16384  # for less the GIL is held: to let it go costs more than it gives others
 
-if (
-    (_batch.COLUMNS, _batch.RECORD_BODY_SIZE_AT, _batch.RECORD_BODY_AT)
-    != (COLUMNS, RECORD_BODY_SIZE_AT, RECORD_BODY_AT)
-    or _codes.PACKET_READ != PACKET_READ
-    or (_codes.STOP_PARTIAL, _codes.STOP_OTHER, _codes.STOP_FULL, _codes.STOP_ORDER)
-    != (STOP_PARTIAL, STOP_OTHER, STOP_FULL, STOP_ORDER)
-    or (_codes.MALFORMED_LENGTH, _codes.MALFORMED_LARGE) != (MALFORMED_LENGTH, MALFORMED_LARGE)
-    or (_codes.MALFORMED_FLAGS, _codes.MALFORMED_QOS) != (MALFORMED_FLAGS, MALFORMED_QOS)
-    or (_codes.MALFORMED_DUPLICATE, _codes.MALFORMED_SIZE, _codes.MALFORMED_IDENTIFIER)
-    != (MALFORMED_DUPLICATE, MALFORMED_SIZE, MALFORMED_IDENTIFIER)
-    or _codes.FLAG_QOS != FLAG_QOS
-    or (_codes.FLAG_QOS_SHIFT, _codes.FLAGS_STORED, _codes.ACK_COLUMNS, _codes.IDENTIFIER_MAX)
-    != (FLAG_QOS_SHIFT, FLAGS_STORED, ACK_COLUMNS, IDENTIFIER_MAX)
-    or (_codes.TYPE_PUBLISH, _codes.TYPE_PUBREL, _codes.TYPE_PUBCOMP)
-    != (TYPE_PUBLISH, TYPE_PUBREL, TYPE_PUBCOMP)
-    or (_codes.REMAINING_LENGTH_MAX, _codes.RECORD_SIZE_MIN)
-    != (REMAINING_LENGTH_MAX, RECORD_SIZE_MIN)
+for _name, _value in (
+    ("PACKET_READ", PACKET_READ), ("STOP_PARTIAL", STOP_PARTIAL), ("STOP_OTHER", STOP_OTHER),
+    ("STOP_FULL", STOP_FULL), ("STOP_ORDER", STOP_ORDER), ("MALFORMED_LENGTH", MALFORMED_LENGTH),
+    ("MALFORMED_LARGE", MALFORMED_LARGE), ("MALFORMED_FLAGS", MALFORMED_FLAGS),
+    ("MALFORMED_QOS", MALFORMED_QOS), ("MALFORMED_DUPLICATE", MALFORMED_DUPLICATE),
+    ("MALFORMED_SIZE", MALFORMED_SIZE), ("MALFORMED_IDENTIFIER", MALFORMED_IDENTIFIER),
+    ("MALFORMED_PROPERTY", MALFORMED_PROPERTY), ("MALFORMED_TWICE", MALFORMED_TWICE),
+    ("MALFORMED_ALIAS", MALFORMED_ALIAS), ("MALFORMED_TEXT", MALFORMED_TEXT),
+    ("MALFORMED_REASON", MALFORMED_REASON), ("MALFORMED_RESPONSE", MALFORMED_RESPONSE),
+    ("MALFORMED_SUBSCRIPTION", MALFORMED_SUBSCRIPTION), ("MALFORMED_FORMAT", MALFORMED_FORMAT),
+    ("FLAG_QOS", FLAG_QOS), ("FLAG_QOS_SHIFT", FLAG_QOS_SHIFT), ("FLAGS_STORED", FLAGS_STORED),
+    ("FLAG_PROPERTIES", FLAG_PROPERTIES), ("FLAG_EXPIRES", FLAG_EXPIRES),
+    ("ALIAS_SHIFT", ALIAS_SHIFT), ("EXPIRY_SHIFT", EXPIRY_SHIFT),
+    ("REFUSED_SHIFT", REFUSED_SHIFT), ("REFUSED_BASE", REFUSED_BASE),
+    ("PAYLOAD_FORMAT", PAYLOAD_FORMAT), ("MESSAGE_EXPIRY", MESSAGE_EXPIRY),
+    ("CONTENT_TYPE", CONTENT_TYPE), ("RESPONSE_TOPIC", RESPONSE_TOPIC),
+    ("CORRELATION_DATA", CORRELATION_DATA), ("SUBSCRIPTION_IDENTIFIER", SUBSCRIPTION_IDENTIFIER),
+    ("REASON_STRING", REASON_STRING), ("TOPIC_ALIAS", TOPIC_ALIAS),
+    ("USER_PROPERTY", USER_PROPERTY), ("TYPE_PUBLISH", TYPE_PUBLISH),
+    ("TYPE_PUBREC", TYPE_PUBREC), ("TYPE_PUBREL", TYPE_PUBREL), ("TYPE_PUBCOMP", TYPE_PUBCOMP),
+    ("TYPE_PUBREC_ERROR", TYPE_PUBREC_ERROR), ("ACK_COLUMNS", ACK_COLUMNS),
+    ("IDENTIFIER_MAX", IDENTIFIER_MAX),
 ):
+    if getattr(_codes, _name) != _value:
+        raise ImportError(f"the compiled MQTT kernels are older than {_name}: build again")
+if _batch.COLUMNS != COLUMNS:
     raise ImportError("the compiled MQTT kernels are older than their declarations: build again")
 
 
@@ -77,18 +105,193 @@ cdef struct Walk:
 cdef struct Packet:
     int first
     int identifier
+    int64_t flags
     Py_ssize_t topic_start
     Py_ssize_t topic_end
+    Py_ssize_t properties
     Py_ssize_t content
     Py_ssize_t after
 
 
+cdef bint is_text(const uint8_t* text, Py_ssize_t size) noexcept nogil:
+    """Whether this is well-formed UTF-8 without U+0000."""
+    cdef Py_ssize_t at = 0, more
+    cdef int byte, low, high
+    while at < size:
+        byte = text[at]
+        at += 1
+        if byte < 0x80:
+            if byte == 0:
+                return False
+            continue
+        low = 0x80
+        high = 0xBF
+        if 0xC2 <= byte < 0xE0:
+            more = 1
+        elif 0xE0 <= byte < 0xF0:
+            more = 2
+            if byte == 0xE0:
+                low = 0xA0  # or it would be longer than it has to be
+            elif byte == 0xED:
+                high = 0x9F  # or it would be half a surrogate pair
+        elif 0xF0 <= byte < 0xF5:
+            more = 3
+            if byte == 0xF0:
+                low = 0x90
+            elif byte == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        if at + more > size or not low <= text[at] <= high:
+            return False
+        at += 1
+        more -= 1
+        while more > 0:
+            if not 0x80 <= text[at] <= 0xBF:
+                return False
+            at += 1
+            more -= 1
+    return True
+
+
+cdef inline Py_ssize_t read_length(
+    const uint8_t* buffer, Py_ssize_t* at, Py_ssize_t end
+) noexcept nogil:
+    """The Variable Byte Integer at `at`, which moves behind it; -1: four bytes do not end it, or
+    the range does."""
+    cdef Py_ssize_t value = 0
+    cdef int byte, shift = 0
+    while shift < 28 and at[0] < end:
+        byte = buffer[at[0]]
+        at[0] += 1
+        value |= <Py_ssize_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+        shift += 7
+    return -1
+
+
+cdef int read_publish_properties(
+    const uint8_t* buffer, Py_ssize_t at, Py_ssize_t end, int64_t* flags
+) noexcept nogil:
+    """Look at the properties [at, end) of a PUBLISH: PACKET_READ and its FLAGS, or what is wrong
+    with them."""
+    cdef int64_t seen = 0, value
+    cdef Py_ssize_t size, fields
+    cdef int kind
+    while at < end:
+        kind = buffer[at]
+        at += 1
+        if kind == SUBSCRIPTION_IDENTIFIER:
+            return MALFORMED_SUBSCRIPTION
+        if kind == PAYLOAD_FORMAT:
+            size = 1
+        elif kind == MESSAGE_EXPIRY:
+            size = 4
+        elif kind == TOPIC_ALIAS:
+            size = 2
+        elif (
+            kind == CONTENT_TYPE or kind == RESPONSE_TOPIC or kind == CORRELATION_DATA
+            or kind == USER_PROPERTY
+        ):
+            size = 0
+        else:
+            return MALFORMED_PROPERTY
+        if kind != USER_PROPERTY:
+            if seen >> kind & 1:
+                return MALFORMED_TWICE
+            seen |= (<int64_t>1) << kind
+        if kind != TOPIC_ALIAS:
+            flags[0] |= FLAG_PROPERTIES
+        if size:
+            if end - at < size:
+                return MALFORMED_SIZE
+            value = 0
+            while size > 0:
+                value = value << 8 | buffer[at]
+                at += 1
+                size -= 1
+            if kind == MESSAGE_EXPIRY:
+                flags[0] |= FLAG_EXPIRES | value << EXPIRY_SHIFT
+            elif kind == TOPIC_ALIAS:
+                if value == 0:
+                    return MALFORMED_ALIAS
+                flags[0] |= value << ALIAS_SHIFT
+            elif value > 1:
+                return MALFORMED_FORMAT
+            continue
+        fields = 2 if kind == USER_PROPERTY else 1
+        while fields > 0:
+            fields -= 1
+            if end - at < 2:
+                return MALFORMED_SIZE
+            size = buffer[at] << 8 | buffer[at + 1]
+            at += 2
+            if end - at < size:
+                return MALFORMED_SIZE
+            if kind != CORRELATION_DATA and not is_text(buffer + at, size):
+                return MALFORMED_TEXT
+            if kind == RESPONSE_TOPIC and (
+                memchr(buffer + at, c"+", size) != NULL or memchr(buffer + at, c"#", size) != NULL
+            ):
+                return MALFORMED_RESPONSE
+            at += size
+    return PACKET_READ
+
+
+cdef int read_ack_reason(
+    const uint8_t* buffer, Py_ssize_t at, Py_ssize_t end, int kind
+) noexcept nogil:
+    """Look at the reason code and the properties [at, end) of an acknowledgement: PACKET_READ, or
+    what is wrong with them."""
+    cdef int reason = buffer[at], fields
+    cdef Py_ssize_t size
+    cdef bint explained = False
+    if kind >= TYPE_PUBREL:
+        if reason != 0 and reason != 0x92:
+            return MALFORMED_REASON
+    elif not (
+        reason == 0 or reason == 0x10 or reason == 0x80 or reason == 0x83 or reason == 0x87
+        or reason == 0x90 or reason == 0x91 or reason == 0x97 or reason == 0x99
+    ):
+        return MALFORMED_REASON
+    at += 1
+    if at == end:
+        return PACKET_READ
+    size = read_length(buffer, &at, end)
+    if size < 0 or at + size != end:
+        return MALFORMED_SIZE
+    while at < end:
+        if buffer[at] == REASON_STRING:
+            if explained:
+                return MALFORMED_TWICE
+            explained = True
+            fields = 1
+        elif buffer[at] == USER_PROPERTY:
+            fields = 2
+        else:
+            return MALFORMED_PROPERTY
+        at += 1
+        while fields > 0:
+            fields -= 1
+            if end - at < 2:
+                return MALFORMED_SIZE
+            size = buffer[at] << 8 | buffer[at + 1]
+            at += 2
+            if end - at < size:
+                return MALFORMED_SIZE
+            if not is_text(buffer + at, size):
+                return MALFORMED_TEXT
+            at += size
+    return PACKET_READ
+
+
 cdef inline int read_packet(
-    const uint8_t* buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t packet_bytes_max,
+    const uint8_t* buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t packet_bytes_max, bint five,
     Packet* packet,
 ) noexcept nogil:
     """Read the PUBLISH or acknowledgement at `at`: PACKET_READ, or why it cannot be read."""
-    cdef Py_ssize_t body, after, content, length = 0
+    cdef Py_ssize_t body, after, content, size, length = 0
     cdef int first, kind, byte, shift = 0, identifier = 0
     if at >= end:
         return STOP_PARTIAL
@@ -117,7 +320,7 @@ cdef inline int read_packet(
             break
     if body - at + length > packet_bytes_max:
         return MALFORMED_LARGE
-    if length < 2 or (length > 2 and kind != TYPE_PUBLISH):
+    if length < 2 or (length > 2 and kind != TYPE_PUBLISH and not five):
         return MALFORMED_SIZE
     after = body + length
     if after > end:
@@ -127,8 +330,14 @@ cdef inline int read_packet(
     if kind != TYPE_PUBLISH:
         packet.identifier = buffer[body] << 8 | buffer[body + 1]
         packet.topic_start = packet.topic_end = 0
-        packet.content = after
-        return PACKET_READ if packet.identifier else MALFORMED_IDENTIFIER
+        packet.properties = packet.content = after
+        packet.flags = 0
+        if packet.identifier == 0:
+            return MALFORMED_IDENTIFIER
+        if length == 2:
+            return PACKET_READ
+        packet.flags = buffer[body + 2]
+        return read_ack_reason(buffer, body + 2, after, kind)
     packet.topic_start = body + 2
     content = packet.topic_end = packet.topic_start + (buffer[body] << 8 | buffer[body + 1])
     if first & FLAG_QOS:
@@ -141,6 +350,17 @@ cdef inline int read_packet(
     elif content > after:
         return MALFORMED_SIZE
     packet.identifier = identifier
+    packet.flags = first & FLAGS_STORED
+    packet.properties = content
+    if five:
+        size = read_length(buffer, &content, after)
+        if size < 0 or size > after - content:
+            return MALFORMED_SIZE
+        packet.properties = content
+        content += size
+        packet.content = content
+        if size:
+            return read_publish_properties(buffer, packet.properties, content, &packet.flags)
     packet.content = content
     return PACKET_READ
 
@@ -149,7 +369,8 @@ cdef class PacketReader:
     """One PUBLISH or acknowledgement, taken apart by the rules of `parse`."""
 
     cpdef int read(
-        self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_bytes_max
+        self, bytearray buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_bytes_max,
+        bint five=False,
     ) except? -2:
         """Read the packet at `start`: PACKET_READ, or why it cannot be read."""
         cdef Packet packet
@@ -157,13 +378,16 @@ cdef class PacketReader:
         if not 0 <= start <= end <= PyByteArray_GET_SIZE(buffer):
             raise ValueError("the range is not inside the buffer")
         stop = read_packet(
-            <const uint8_t*>PyByteArray_AS_STRING(buffer), start, end, packet_bytes_max, &packet
+            <const uint8_t*>PyByteArray_AS_STRING(buffer), start, end, packet_bytes_max, five,
+            &packet,
         )
         if stop == PACKET_READ:
             self.first = packet.first
+            self.flags = packet.flags
             self.packet_id = packet.identifier
             self.topic_start = packet.topic_start
             self.topic_end = packet.topic_end
+            self.properties = packet.properties
             self.body = packet.content
             self.end = packet.after
         return stop
@@ -174,18 +398,19 @@ cdef int walk_packets(
     int64_t* rows, Py_ssize_t row_max,
     int64_t* runs, Py_ssize_t run_max,
     int64_t* acks, Py_ssize_t ack_max,
-    Py_ssize_t packet_bytes_max, Walk* walk,
+    Py_ssize_t packet_bytes_max, bint five, Walk* walk,
 ) noexcept nogil:
     cdef Packet packet
     cdef Py_ssize_t at = start, topic_size
     cdef Py_ssize_t last_start = -1, last_size = -1
     cdef Py_ssize_t row = 0, run_count = 0, ack_count = 0
     cdef int64_t* to
-    cdef int kind, quality, flags, last_flags = -1, stop
+    cdef int64_t flags, last_flags = -1
+    cdef int kind, quality, stop
     cdef int identifier, ack_type = 0, ack_next = 0
     cdef bint exactly_once = False, released = False, new_run
     while True:
-        stop = read_packet(buffer, at, end, packet_bytes_max, &packet)
+        stop = read_packet(buffer, at, end, packet_bytes_max, five, &packet)
         if stop != PACKET_READ:
             break
         kind = packet.first >> 4
@@ -196,6 +421,8 @@ cdef int walk_packets(
                     stop = STOP_ORDER
                     break
                 released = True
+            elif kind == TYPE_PUBREC and packet.flags >= 0x80:
+                kind = TYPE_PUBREC_ERROR
             if (
                 kind == ack_type
                 and identifier == ack_next
@@ -215,8 +442,8 @@ cdef int walk_packets(
             ack_next = identifier + 1 if identifier < IDENTIFIER_MAX else 1
             at = packet.after
             continue
-        flags = packet.first & FLAGS_STORED
-        quality = flags >> FLAG_QOS_SHIFT
+        flags = packet.flags
+        quality = (flags & FLAG_QOS) >> FLAG_QOS_SHIFT
         if quality == 2 and released:
             stop = STOP_ORDER
             break
@@ -242,8 +469,8 @@ cdef int walk_packets(
         to[1] = topic_size
         to[2] = packet.content
         to[3] = packet.after - packet.content
-        to[4] = 0
-        to[5] = 0
+        to[4] = packet.properties if flags & FLAG_PROPERTIES else 0
+        to[5] = packet.content - packet.properties if flags & FLAG_PROPERTIES else 0
         to[6] = identifier
         to[7] = flags
         row += 1
@@ -257,7 +484,7 @@ cdef int walk_packets(
 
 def parse(
     buffer, Py_ssize_t start, Py_ssize_t end, batch, array.array runs not None,
-    array.array acks not None, Py_ssize_t packet_bytes_max,
+    array.array acks not None, Py_ssize_t packet_bytes_max, bint five=False,
 ):
     """Walk the packets of `buffer[start:end]` into rows and acknowledgement runs."""
     cdef Py_buffer view
@@ -279,7 +506,7 @@ def parse(
                 <int64_t*>rows.data.as_voidptr, row_max,
                 <int64_t*>runs.data.as_voidptr, run_max,
                 <int64_t*>acks.data.as_voidptr, ack_max,
-                packet_bytes_max, &walk,
+                packet_bytes_max, five, &walk,
             )
     finally:
         PyBuffer_Release(&view)
@@ -291,7 +518,7 @@ def encode_acks(batch, Py_ssize_t first, Py_ssize_t last):
     """The answers to rows [first, last): PUBACK for QoS 1, PUBREC for QoS 2, none for QoS 0."""
     cdef array.array rows = batch.rows
     cdef Py_ssize_t count = batch.count
-    cdef Py_ssize_t index, answered = 0
+    cdef Py_ssize_t index, size = 0
     cdef const int64_t* row
     cdef uint8_t* to
     cdef bytes out
@@ -301,17 +528,22 @@ def encode_acks(batch, Py_ssize_t first, Py_ssize_t last):
         raise ValueError("the rows are not in the batch")
     row = <const int64_t*>rows.data.as_voidptr + first * COLUMNS
     for index in range(last - first):
-        answered += (row[index * COLUMNS + 7] & FLAGS_STORED) >> FLAG_QOS_SHIFT != 0
-    out = PyBytes_FromStringAndSize(NULL, 4 * answered)
+        if row[index * COLUMNS + 7] & FLAG_QOS:
+            size += 4 + (row[index * COLUMNS + 7] >> REFUSED_SHIFT != 0)
+    out = PyBytes_FromStringAndSize(NULL, size)
     to = <uint8_t*>PyBytes_AS_STRING(out)
     with nogil:
         for index in range(last - first):
-            if (row[7] & FLAGS_STORED) >> FLAG_QOS_SHIFT != 0:
-                to[0] = 0x40 if (row[7] & FLAGS_STORED) >> FLAG_QOS_SHIFT == 1 else 0x50
+            if row[7] & FLAG_QOS:
+                to[0] = 0x40 if (row[7] & FLAG_QOS) >> FLAG_QOS_SHIFT == 1 else 0x50
                 to[1] = 2
                 to[2] = <uint8_t>(row[6] >> 8 & 0xFF)
                 to[3] = <uint8_t>(row[6] & 0xFF)
                 to += 4
+                if row[7] >> REFUSED_SHIFT != 0:
+                    to[-3] = 3
+                    to[0] = <uint8_t>(REFUSED_BASE + (row[7] >> REFUSED_SHIFT))
+                    to += 1
             row += COLUMNS
     return out
 
@@ -333,114 +565,4 @@ def encode_ids(int first_byte, Py_ssize_t first_packet_id, Py_ssize_t count):
             to[3] = <uint8_t>(identifier & 0xFF)
             to += 4
             identifier = identifier + 1 if identifier < IDENTIFIER_MAX else 1
-    return out
-
-
-cdef inline uint32_t big_endian(const uint8_t* at) noexcept nogil:
-    return (
-        <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | <uint32_t>at[3]
-    )
-
-
-cdef Py_ssize_t measure_records(
-    const uint8_t* at, const uint8_t* end, Py_ssize_t overhead
-) noexcept nogil:
-    """Bytes of the packets; -1 if the range does not hold whole records, -2 if one is too long."""
-    cdef Py_ssize_t total = 0, size, body_size, length
-    while at < end:
-        if end - at < RECORD_SIZE_MIN:
-            return -1
-        size = big_endian(at)
-        body_size = big_endian(at + RECORD_BODY_SIZE_AT)
-        if size > end - at or size < RECORD_SIZE_MIN or body_size > size - RECORD_SIZE_MIN:
-            return -1
-        length = overhead + body_size
-        if length > REMAINING_LENGTH_MAX:
-            return -2
-        total += 2 + length
-        while length > 0x7F:
-            total += 1
-            length >>= 7
-        at += size
-    return total
-
-
-cdef void write_publishes(
-    const uint8_t* at, const uint8_t* end, const uint8_t* topic, Py_ssize_t topic_size,
-    int first_byte, bint numbered, Py_ssize_t identifier, uint8_t* to,
-) noexcept nogil:
-    cdef Py_ssize_t overhead = topic_size + (2 if numbered else 0)
-    cdef Py_ssize_t body_size, length
-    while at < end:
-        body_size = big_endian(at + RECORD_BODY_SIZE_AT)
-        length = overhead + body_size
-        to[0] = <uint8_t>first_byte
-        to += 1
-        while length > 0x7F:
-            to[0] = <uint8_t>(length & 0x7F | 0x80)
-            to += 1
-            length >>= 7
-        to[0] = <uint8_t>length
-        to += 1
-        memcpy(to, topic, topic_size)
-        to += topic_size
-        if numbered:
-            to[0] = <uint8_t>(identifier >> 8)
-            to[1] = <uint8_t>(identifier & 0xFF)
-            to += 2
-            identifier = identifier + 1 if identifier < IDENTIFIER_MAX else 1
-        memcpy(to, at + RECORD_BODY_AT, body_size)
-        to += body_size
-        at += <Py_ssize_t>big_endian(at)
-
-
-def encode_publishes(
-    memory, Py_ssize_t start, Py_ssize_t end, bytes topic not None, int first_byte,
-    Py_ssize_t first_packet_id,
-):
-    """The commit-log records of `memory[start:end]` as PUBLISH packets."""
-    cdef Py_buffer view
-    cdef Py_ssize_t total, topic_size = len(topic)
-    cdef bint numbered = first_byte & 0x06 != 0
-    cdef const uint8_t* name = <const uint8_t*>PyBytes_AS_STRING(topic)
-    cdef const uint8_t* records
-    cdef uint8_t* to
-    cdef bytes out
-    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
-    try:
-        if not 0 <= start <= end <= view.len:
-            raise ValueError("the range is not inside the memory")
-        if not 0 <= first_byte <= 0xFF:
-            raise ValueError("not a first byte")
-        if numbered and not 1 <= first_packet_id <= IDENTIFIER_MAX:
-            raise ValueError("not a packet id")
-        records = <const uint8_t*>view.buf
-        if end - start < GIL_BYTES:
-            total = measure_records(
-                records + start, records + end, topic_size + (2 if numbered else 0)
-            )
-        else:
-            with nogil:
-                total = measure_records(
-                    records + start, records + end, topic_size + (2 if numbered else 0)
-                )
-        if total == -1:
-            raise ValueError("the range does not hold whole records")
-        if total == -2:
-            raise ValueError("the packet would be too long for MQTT")
-        out = PyBytes_FromStringAndSize(NULL, total)
-        to = <uint8_t*>PyBytes_AS_STRING(out)
-        if end - start < GIL_BYTES:
-            write_publishes(
-                records + start, records + end, name, topic_size, first_byte, numbered,
-                first_packet_id, to,
-            )
-        else:
-            with nogil:
-                write_publishes(
-                    records + start, records + end, name, topic_size, first_byte, numbered,
-                    first_packet_id, to,
-                )
-    finally:
-        PyBuffer_Release(&view)
     return out

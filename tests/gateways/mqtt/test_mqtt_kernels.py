@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from interop_tests import mqtt_wire as wire
 from polymq.core_log.kernels.batch import COLUMNS, Batch
 from polymq.gateways.mqtt.kernels import codes, frames
-from tests.gateways.mqtt.mqtt_records import record, records
 from tests.harness.forms import form_id, forms_of
 
 FORMS = forms_of(frames.__name__)
@@ -33,13 +32,20 @@ class Parsed:
 
 
 def parse_call(
-    kernels: Any, data: bytes, *, rows: int = 64, runs: int = 64, acks: int = 64, limit: int = 4096
+    kernels: Any,
+    data: bytes,
+    *,
+    rows: int = 64,
+    runs: int = 64,
+    acks: int = 64,
+    limit: int = 4096,
+    five: bool = False,
 ) -> tuple[Any, ...]:
     batch = Batch(rows)
     batch.buffer = data
     run_array = array("q", bytes(8 * runs))
     ack_array = array("q", bytes(8 * 3 * acks))
-    answer = kernels.parse(data, 0, len(data), batch, run_array, ack_array, limit)
+    answer = kernels.parse(data, 0, len(data), batch, run_array, ack_array, limit, five)
     return (
         answer,
         batch.rows[: batch.count * COLUMNS].tolist(),
@@ -355,78 +361,3 @@ def test_ids_wrap_past_zero(kernels: Any) -> None:
     for arguments in [(0x62, 0, 1), (0x62, 65_536, 1), (0x62, 1, -1), (256, 1, 1)]:
         with pytest.raises(ValueError, match="packet id"):
             kernels.encode_ids(*arguments)
-
-
-# --- deliveries ----------------------------------------------------------------------------
-
-
-@both_forms
-@given(
-    bodies=st.lists(st.binary(max_size=300), max_size=8),
-    qos=st.integers(0, 2),
-    first_id=identifiers,
-    retain=st.booleans(),
-    lead=st.binary(max_size=9),
-)
-def test_records_become_publishes(
-    kernels: Any, bodies: list[bytes], qos: int, first_id: int, retain: bool, lead: bytes
-) -> None:
-    memory = bytearray(lead + records(bodies) + lead)
-    expected = b"".join(
-        wire.publish("s/t", body, qos=qos, packet_id=(first_id - 1 + k) % 65_535 + 1, retain=retain)
-        for k, body in enumerate(bodies)
-    )
-    end = len(memory) - len(lead)
-    first_byte = 0x30 | qos << 1 | retain
-    answer = kernels.encode_publishes(
-        memory, len(lead), end, wire.field("s/t"), first_byte, first_id
-    )
-    assert answer == expected
-
-
-@pytest.mark.parametrize("size", [0, 1, 120, 121, 122, 125, 16_380, 16_384, 2_097_152])
-@both_forms
-def test_every_size_of_remaining_length(kernels: Any, size: int) -> None:
-    """The length field grows by a byte at 128, 16,384 and 2,097,152."""
-    memory = record(b"z" * size)
-    for qos in (0, 1):
-        answer = kernels.encode_publishes(
-            memoryview(memory), 0, len(memory), wire.field("a"), 0x30 | qos << 1, 1
-        )
-        assert answer == wire.publish("a", b"z" * size, qos=qos, packet_id=1)
-
-
-@pytest.mark.skipif(len(FORMS) == 1, reason="no compiled kernels on this machine")
-@given(
-    memory=st.binary(max_size=300)
-    | st.builds(
-        lambda bodies, at, byte: (
-            (whole := bytearray(records(bodies))),
-            whole.__setitem__(at % len(whole), byte),
-            bytes(whole),
-        )[2],
-        st.lists(st.binary(max_size=20), min_size=1, max_size=4),
-        st.integers(0, 400),
-        st.integers(0, 255),
-    ),
-    first_byte=st.integers(-1, 260),
-    first_id=st.integers(-1, 65_537),
-)
-def test_both_forms_deliver_and_refuse_alike(memory: bytes, first_byte: int, first_id: int) -> None:
-    """Damaged records, bad ids: the same bytes or the same refusal, never a read outside."""
-    answers = [
-        outcome(
-            form.encode_publishes, memory, 0, len(memory), wire.field("t"), first_byte, first_id
-        )
-        for form in FORMS
-    ]
-    assert answers[0] == answers[1]
-
-
-@both_forms
-def test_records_that_are_not_whole_are_refused(kernels: Any) -> None:
-    whole = record(b"body")
-    too_big = whole[:84] + (len(whole) - 90).to_bytes(4, "big") + whole[88:]
-    for memory in [whole[:-1], whole + b"\x00", too_big, bytes(100)]:
-        with pytest.raises(ValueError, match="whole records"):
-            kernels.encode_publishes(memory, 0, len(memory), b"\x00\x01t", 0x30, 0)
