@@ -94,6 +94,11 @@ class Session(Protocol):
         """How long the session outlives its connection: what the client asked for, or what the
         operator allows if that is less. 0: not at all; None: for ever."""
 
+    @property
+    def has_no_local(self) -> bool:
+        """Whether one of its subscriptions is with No Local: then its client's messages have to say
+        who published them."""
+
     def expire_after(self, seconds: int | None) -> None:
         """DISCONNECT says how long the session outlives its connection. Nothing changes if CONNECT
         said that it does not [MQTT-3.14.2-2]. Raises Refused."""
@@ -112,6 +117,9 @@ class Session(Protocol):
             since: the position that `subscribe` returned.
         """
 
+    def is_subscribed(self, address: Address) -> bool:
+        """Whether there is a subscription with this filter."""
+
     def unsubscribe(self, address: Address) -> Position:
         """Remove one subscription; no error if there is none. UNSUBACK waits for the position."""
 
@@ -129,6 +137,10 @@ class Session(Protocol):
     def received(self, first_packet_id: int, count: int) -> None:
         """PUBRECs: the PUBRELs go out through the link once the state is committed. Raises
         WrongAcknowledgement: one is of a message that was sent with QoS 1."""
+
+    def rejected(self, first_packet_id: int, count: int) -> None:
+        """The client does not take messages, or cannot: they are done with, whatever their QoS is,
+        and no PUBREL follows [MQTT-4.3.3-4], [MQTT-3.1.2-25]. Unknown ids are ignored."""
 
     def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
         """PUBCOMPs; `more` as in `acknowledged`. Raises WrongAcknowledgement: one is of a message

@@ -444,6 +444,12 @@ class MqttSession(SessionEnd):
             wrong = packet_id(tag + right)
             raise WrongAcknowledgement(f"PUBREC for packet id {wrong}, which was sent with QoS 1")
 
+    def rejected(self, first_packet_id: int, count: int) -> None:
+        """See `port.Session`."""
+        tag = self._tag(first_packet_id)
+        self._settle(self.unacked.settle_present(tag, tag + count - 1))
+        self.resume_if_starved()
+
     def _right_count(self, tag: int, count: int, is_wrong: Callable[[Holder], bool]) -> int:
         """How many tags, from `tag` on, come before the first whose message is held by who should
         not; `count` if there is none."""
@@ -598,6 +604,15 @@ class MqttSession(SessionEnd):
             self.guard.check_subscribe(self, address)
         is_new = address not in self.subscriptions
         return Subscribed(self.sessions.subscribe(self, address, options), is_new)
+
+    @property
+    def has_no_local(self) -> bool:
+        """See `port.Session`."""
+        return any(found.options.no_local for found in self.subscriptions.values())
+
+    def is_subscribed(self, address: Address) -> bool:
+        """See `port.Session`."""
+        return address in self.subscriptions
 
     def unsubscribe(self, address: Address) -> Position:
         """See `port.Session`. What the user may not read any more is not sent again, either."""

@@ -9,14 +9,16 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
   order of what they answer [MQTT-4.6.0-2], [MQTT-4.6.0-3].
 * Per read, not per message: one answer for all publishes of a read. QoS 2 is the exception: each
   message carries its packet id into the log.
-* A publish that the engine refuses is never acknowledged, because an ack means that the message is
-  stored: the connection is closed [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the
-  message is dropped and counted, unless it is too large. What is published to `$SYS/...` is for the
-  server itself: it is acknowledged, and dropped.
+* A publish that the engine refuses is answered with the reason in MQTT 5. The older versions have
+  no such answer, and an ack means that the message is stored: the connection is closed
+  [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the message is dropped and counted,
+  unless it is too large. What is published to `$SYS/...` is for the server itself: it is
+  acknowledged, and dropped.
 * Who the client is may take a while to find out. Until then nothing more of what it sends is
   looked at; from then on it speaks to its own port, which checks what it may do.
 * However a connection ends, `_finish` ends it, once. The will is published unless the client sent
-  DISCONNECT [MQTT-3.1.2-10], the CONNECT was refused, or the server itself stops.
+  DISCONNECT [MQTT-3.1.2-10] without asking for it, the CONNECT was refused, or the server itself
+  stops. Where the client did not end it, MQTT 5 tells it why [MQTT-4.13.1-1].
 """
 
 from __future__ import annotations
@@ -34,45 +36,46 @@ from polymq.broker.port import (
     Reason,
     Refused,
     Session,
-    SubscriptionOptions,
     Template,
     WrongAcknowledgement,
 )
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
 from polymq.gateways.mqtt.delays import delay_ms
+from polymq.gateways.mqtt.errors import RemoteProtocolError
+from polymq.gateways.mqtt.fields import read_length
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
 from polymq.gateways.mqtt.kernels.frames import encode_ids
-from polymq.gateways.mqtt.mapping import CONNECT_CODES, is_ignored
+from polymq.gateways.mqtt.login import Login
+from polymq.gateways.mqtt.mapping import PUBLISH_REASONS, is_ignored
 from polymq.gateways.mqtt.packets import (
+    MQTT_5,
+    NEVER,
     PING_RESPONSE,
-    SUBSCRIBE_FAILURE,
+    Authenticate,
     Connect,
-    ConnectCode,
     Disconnect,
     PingRequest,
-    RemoteProtocolError,
     Subscribe,
     Unsubscribe,
     Will,
+    encode_disconnect,
     encode_suback,
     encode_unsuback,
 )
 from polymq.gateways.mqtt.protocol import OPEN, Event, Protocol, State
 from polymq.gateways.mqtt.reading import Reading
+from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
+from polymq.gateways.mqtt.subscribing import subscribe, unsubscribe
 from polymq.net.connection import SocketConnection
 from polymq.net.flow import AHEAD, DISK, LEAVING, LOGIN, TURN, UNREAD, UPLOAD, Flow
 
 log = logging.getLogger(__name__)
 
 FLAG_QOS: Final = codes.FLAG_QOS
-KEEP_ALIVE_FACTOR: Final = 1.5
-"""How many keep-alive periods may pass without a packet [MQTT-3.1.2-24]."""
 RELEASED_AT_ONCE: Final = 16
 """PUBRELs between two looks at the clock: each may be a record."""
-PLAIN_OPTIONS: Final = tuple(SubscriptionOptions(qos=qos) for qos in range(3))
-"""Of a subscription with a QoS, which is all that clients of MQTT 3.1.1 can say."""
 _PUBCOMP: Final = 0x70
 
 
@@ -91,8 +94,7 @@ class Connection(SocketConnection):
         self._session: Session | None = None  # from CONNECT until the connection ends
         self._will: Will | None = None  # published when the connection ends
         self._client_id = ""  # for log lines
-        self._level = 0  # of the protocol, from CONNECT on
-        self._connect_bytes = 0  # of a large CONNECT, until it is known who sent it
+        self._login: Login | None = None  # from CONNECT to CONNACK
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._has_part = False  # of a packet, and it counts
@@ -189,7 +191,7 @@ class Connection(SocketConnection):
             self.peer,
             self._client_id,
         )
-        self._finish(will=True)
+        self._finish(will=True, reason=ReasonCode.QUOTA_EXCEEDED)
 
     def _look_at_part(self, size: int) -> None:
         """A packet came in part: a sign of life, if it comes quickly enough."""
@@ -207,14 +209,18 @@ class Connection(SocketConnection):
         log.info("closing %s (%s): %s", self.peer, self._client_id, error)
         if error.answer:
             self.write(error.answer)
-        self._finish(will=True)
+        self._finish(will=True, reason=error.reason)
 
     def failed(self, error: BrokerError) -> None:
         """The engine did not do what a packet asked for, and no answer says so: close."""
+        reason = ReasonCode.UNSPECIFIED_ERROR
         if isinstance(error, WrongAcknowledgement):
             self._counters.protocol_errors += 1
+            reason = ReasonCode.PROTOCOL_ERROR
+        elif isinstance(error, Refused):
+            reason = PUBLISH_REASONS[error.reason]
         log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
-        self._finish(will=True)
+        self._finish(will=True, reason=reason)
 
     def _keep_ahead(self, at: int, end: int) -> int:
         """What came behind CONNECT waits for the login. The socket is read on for a little, so that
@@ -227,7 +233,8 @@ class Connection(SocketConnection):
     def _keep_early(self, at: int, end: int) -> int:
         """What came before the login waits for it, if there is room for that."""
         shared, limits = self._shared, self._limits
-        early = max(0, end - at + self._connect_bytes - limits.small_connect_bytes_max)
+        connect_bytes = 0 if self._login is None else self._login.early_bytes
+        early = max(0, end - at + connect_bytes - limits.small_connect_bytes_max)
         shared.early_bytes += early - self._early
         self._early = early
         if not early or shared.early_bytes <= limits.early_bytes_max:
@@ -235,13 +242,12 @@ class Connection(SocketConnection):
         log.warning(
             "closing %s (%s): it sent too much before its login", self.peer, self._client_id
         )
-        self._finish(will=False)
+        self._finish(will=False, reason=ReasonCode.QUOTA_EXCEEDED)
         return end
 
     def _forget_early(self) -> None:
         self._shared.early_bytes -= self._early
         self._early = 0
-        self._connect_bytes = 0
 
     def drained(self) -> None:
         self._unread = 0
@@ -258,7 +264,7 @@ class Connection(SocketConnection):
             self.abort()
             return None
         if self.asking:
-            self._refuse(ConnectCode.SERVER_UNAVAILABLE, "the password was not checked in time")
+            self._refuse(ReasonCode.SERVER_BUSY, "the password was not checked in time")
             return None
         if self._core.state is State.WAIT_CONNECT:
             log.info("closing %s: no CONNECT arrived in time", self.peer)
@@ -271,7 +277,7 @@ class Connection(SocketConnection):
             return silent_at
         self._counters.keep_alives_missed += 1
         log.info("closing %s (%s): keep alive missed", self.peer, self._client_id)
-        self._finish(will=True)
+        self._finish(will=True, reason=ReasonCode.KEEP_ALIVE_TIMEOUT)
         return None
 
     def fed(self) -> None:
@@ -281,14 +287,23 @@ class Connection(SocketConnection):
 
     # --- the end ----------------------------------------------------------------------------
 
-    def _finish(self, *, will: bool) -> None:
+    def _finish(self, *, will: bool, reason: ReasonCode | None = None) -> None:
         """End the connection; safe to call again.
 
         Closing is asked for last, so that what was written before is sent.
+
+        Args:
+            will: publish the client's will.
+            reason: why the server ends it; None: the client did, or is gone.
         """
         session, self._session = self._session, None
         published, self._will = self._will, None
+        if reason is not None and not self.closing:
+            goodbye = self._core.say_goodbye(reason)
+            if goodbye:
+                self.write(goodbye)
         self._forget_early()
+        self._login = None
         if self._has_part:
             self._has_part = False
             self._shared.uploads.reserve(self, 0)
@@ -315,11 +330,11 @@ class Connection(SocketConnection):
         self._flow.begin(LEAVING)
         self._flow.regulate(self)
         if not self.fast_path.waiting:
-            self._finish(will=False)
+            self._finish(will=False, reason=ReasonCode.SERVER_SHUTTING_DOWN)
 
     def storage_failed(self) -> None:
         """Answers that wait for the log will never come: the client learns that by the close."""
-        self._finish(will=False)
+        self._finish(will=False, reason=ReasonCode.UNSPECIFIED_ERROR)
 
     # --- control packets --------------------------------------------------------------------
 
@@ -336,29 +351,35 @@ class Connection(SocketConnection):
             case Connect():
                 self._connect(event)
             case Disconnect():
-                self._finish(will=False)  # [MQTT-3.14.4-3]
+                self._disconnect(event)
+            case Authenticate():
+                raise RemoteProtocolError("MQTT-4.12.0-6", "AUTH, though CONNECT had no method")
             case _:
                 raise AssertionError(event)
         return None
 
     def _connect(self, packet: Connect) -> None:
-        client_id = packet.client_id or self._shared.new_client_id()  # [MQTT-3.1.3-6]
-        if len(client_id.encode()) > self._limits.client_id_bytes_max:
-            self._refuse(ConnectCode.IDENTIFIER_REJECTED, "the client id is too long")
+        login = self._login = Login(packet, self._shared.new_client_id)
+        self.fast_path.five = packet.level == MQTT_5
+        self._client_id = login.client_id
+        try:
+            login.check(self._limits)
+        except Refused as error:
+            self._refuse(login.reason_of(error), error.text)
+            return
+        if packet.method is not None:
+            self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method")
             return
         self.spoke()
-        self._client_id = client_id
-        self._level = packet.level
         self._flow.begin(LOGIN)
-        self._connect_bytes = _large_fields(packet)
         withdraw = self._port.admission.authenticate(
-            packet.user, packet.password, self.address, partial(self._known, packet)
+            packet.user, packet.password, self.address, partial(self._known, login)
         )
         if self.asking:
             self._withdraw = withdraw
             self.shortcut = None  # it would handle what comes behind CONNECT
 
-    def _known(self, packet: Connect, principal: str | Refused) -> None:
+    def _known(self, login: Login, principal: str | Refused) -> None:
         """The answer to who the client is; it may come in the call that asked."""
         self._flow.end(LOGIN)
         waited, self._withdraw = self._withdraw is not None, None
@@ -369,34 +390,33 @@ class Connection(SocketConnection):
         try:
             if isinstance(principal, Refused):
                 raise principal
-            session = self._log_in(packet, principal)
+            session = self._log_in(login, principal)
         except Refused as error:
-            code = CONNECT_CODES[error.reason]
-            if code is ConnectCode.BAD_CREDENTIALS and packet.user is None:
-                code = ConnectCode.NOT_AUTHORIZED  # there were no credentials to be bad
-            self._refuse(code, error.text)
+            self._refuse(login.reason_of(error), error.text)
             return
-        self._connected(packet, session)
+        self._connected(login, session)
         if waited:
             self._regulate()
             self.consume_again()
 
-    def _log_in(self, packet: Connect, principal: str) -> Session:
+    def _log_in(self, login: Login, principal: str) -> Session:
         """From now on the client's own port. Raises Refused."""
-        client_id = self._client_id
-        self._port = self._port.admission.for_principal(principal, client_id)
+        packet = login.packet
+        self._port = self._port.admission.for_principal(principal, login.client_id)
         self._mapping = self._shared.mapping.of(self._port)
         self.fast_path.log_in(self._port, self._mapping)
+        if packet.packet_bytes_max is not None:
+            self.fast_path.sent_bytes_max = packet.packet_bytes_max
         if packet.will is not None:
             self._take_will(packet.will)
         self._leave = self._port.principal.enter(self.expelled)
         return self._port.sessions.connect(
-            client_id,
+            login.client_id,
             clean=packet.clean,
-            expiry_seconds=0 if packet.clean else None,
+            expiry_seconds=packet.expiry_seconds,
             link=self.fast_path,
             principal=principal,
-            inflight_max=self._limits.inflight_max,
+            inflight_max=min(self._limits.inflight_max, packet.receive_max),
         )
 
     def _take_will(self, will: Will) -> None:
@@ -408,74 +428,78 @@ class Connection(SocketConnection):
         self._port.principal.check_publish(*self._mapping.topic_and_tag(will.topic))
         self._will = will
 
-    def _connected(self, packet: Connect, session: Session) -> None:
+    def _connected(self, login: Login, session: Session) -> None:
         self._session = session
+        if session.has_no_local:
+            self._name_publisher()
         self.proven()
-        self._keep_alive = KEEP_ALIVE_FACTOR * packet.keep_alive_seconds
+        self._keep_alive = login.silence_max()
         self.heard_at = self.context.now()
         self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)
         self.fast_path.waiting += 1
         durability = self._port.state_durability
         self._port.when_committed(session.position, durability, self._accepted, session)
 
-    def _refuse(self, code: ConnectCode, text: str) -> None:
+    def _refuse(self, reason: ReasonCode, text: str) -> None:
         """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
         self._counters.connects_refused += 1
-        log.info("refused %s (%s) with %s: %s", self.peer, self._client_id, code.name, text)
-        self.write(self._core.refuse(code))
+        log.info("refused %s (%s) with %s: %s", self.peer, self._client_id, reason.name, text)
+        answer = self._core.refuse(reason)
+        if answer:
+            self.write(answer)
         self._finish(will=False)
 
     def _accepted(self, session: Session) -> None:
         self.fast_path.waiting -= 1
-        if self._session is not session:
+        login, self._login = self._login, None
+        if self._session is not session or login is None:
             return  # the connection ended meanwhile
         self._counters.connections += 1
-        # 3.1 has no such bit: that byte is reserved there.
-        self.write(self._core.accept(present=session.present and self._level > 3))
+        properties = login.properties(session, self._limits)
+        self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
         if not self.fast_path.leaving:
             session.resume()
         self.leave_if_done()
 
+    def _disconnect(self, packet: Disconnect) -> None:
+        """The client goes. Its will goes with it, unless it asks for that [MQTT-3.14.4-3]."""
+        if packet.expiry_seconds is not None and self._session is not None:
+            seconds = packet.expiry_seconds
+            if self._session.expiry_seconds == 0 and seconds:
+                raise RemoteProtocolError(
+                    "5.0 part 3.14.2.2.2",
+                    "DISCONNECT with a session expiry, though CONNECT had none",
+                    answer=encode_disconnect(ReasonCode.PROTOCOL_ERROR),
+                )
+            self._session.expire_after(None if seconds == NEVER else seconds)
+        self._finish(will=packet.reason != ReasonCode.SUCCESS)
+
     def _subscribe(self, packet: Subscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
-        for _ in packet.filters():  # a packet that breaks the protocol changes nothing
-            yield
-        return_codes = bytearray()
-        granted: dict[Address, Position] = {}  # no more than a session may have, whatever is sent
-        position = session.position
-        refused = 0
-        for pattern, qos in packet.filters():
-            try:
-                address = self._mapping.address(pattern)
-                since = session.subscribe(address, PLAIN_OPTIONS[qos]).position
-            except Refused as error:
-                refused += 1
-                if refused == 1:  # one line: there may be a million
-                    log.info("%s: filter %r refused: %s", self._client_id, pattern, error.text)
-                return_codes.append(SUBSCRIBE_FAILURE)
-            else:
-                return_codes.append(qos)
-                granted[address] = since
-                position = max(position, since)
-            yield
-        if refused > 1:
-            log.info("%s: %d filters of one SUBSCRIBE refused", self._client_id, refused)
+        outcome = yield from subscribe(packet, session, self._mapping, self._client_id)
+        if outcome.no_local:
+            self._name_publisher()
         self.fast_path.waiting += 1
         self._port.when_committed(
-            position,
+            outcome.position,
             self._port.state_durability,
             self._subscribed,
-            encode_suback(packet.packet_id, return_codes),
-            granted,
+            encode_suback(self._core.level, packet.packet_id, outcome.codes),
+            outcome.replayed,
         )
 
-    def _subscribed(self, data: bytes, granted: Mapping[Address, Position]) -> None:
+    def _name_publisher(self) -> None:
+        """From now on the client's messages say that they are its own (No Local)."""
+        self._mapping = self._mapping.naming(self._client_id)
+        self.fast_path.log_in(self._port, self._mapping)
+
+    def _subscribed(self, data: bytes, replayed: Mapping[Address, Position]) -> None:
         """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
         self.fast_path.waiting -= 1
         self.write_answer(data)
-        for address, since in granted.items():
+        for address, since in replayed.items():
             if self._session is not None:
                 self._session.replay_retained(address, since)
         self.leave_if_done()
@@ -483,21 +507,10 @@ class Connection(SocketConnection):
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
-        for _ in packet.filters():
-            yield
-        position = session.position
-        for pattern in packet.filters():
-            try:
-                address = self._mapping.address(pattern)
-            except Refused as error:  # a filter that nobody can have subscribed to
-                log.debug("%s: filter %r: %s", self._client_id, pattern, error.text)
-            else:
-                # UNSUBACK cannot say no: what the log does not take closes the connection.
-                position = max(position, session.unsubscribe(address))
-            yield
+        outcome = yield from unsubscribe(packet, session, self._mapping, self._client_id)
         # Also for filters that were not there [MQTT-3.10.4-5].
-        durability = self._port.state_durability
-        self.fast_path.answer_when(position, encode_unsuback(packet.packet_id), durability)
+        answer = encode_unsuback(self._core.level, packet.packet_id, outcome.codes)
+        self.fast_path.answer_when(outcome.position, answer, self._port.state_durability)
 
     # --- publishes and acknowledgements -----------------------------------------------------
 
@@ -512,35 +525,70 @@ class Connection(SocketConnection):
             return self._port.delays.publish_later(template, batch, first, last, delay_ms=delay)
         return self._port.publish(template, batch, first, last)
 
-    def refused(self, error: Refused, topic: bytes, count: int, qos: int) -> bool:
-        """A run of so many publishes was not stored. Raises the error again where the connection
-        has to be closed for it.
+    def name_of(self, topic: bytes, flags: int) -> bytes:
+        """The topic name of a PUBLISH of MQTT 5, which may have a Topic Alias in its FLAGS.
+
+        Raises:
+            RemoteProtocolError: there is no such alias.
+        """
+        alias = flags >> codes.ALIAS_SHIFT & 0xFFFF
+        if not alias:
+            return topic
+        path = self.fast_path
+        if alias > self._limits.topic_aliases_max:
+            raise RemoteProtocolError(
+                "MQTT-3.3.2-9", "a Topic Alias above the maximum", ReasonCode.TOPIC_ALIAS_INVALID
+            )
+        if topic:
+            if not path.aliases:
+                path.aliases = {}  # all connections begin with one and the same
+            path.aliases[alias] = topic
+            return topic
+        if alias not in path.aliases:
+            raise RemoteProtocolError(
+                "5.0 part 3.3.2.3.4", "a Topic Alias that was not set", ReasonCode.PROTOCOL_ERROR
+            )
+        return path.aliases[alias]
+
+    def refused(self, error: Refused, topic: bytes, batch: Batch, first: int, last: int) -> bool:
+        """Publishes [first, last) of the batch, a run, were not stored. Raises the error again
+        where the connection has to be closed for it.
 
         Returns:
-            Whether it is acknowledged nevertheless.
+            Whether they are acknowledged nevertheless; in MQTT 5 with the reason.
         """
+        qos = batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS
         if is_ignored(topic):
-            self._counters.publishes_ignored += count
+            self._counters.publishes_ignored += last - first
             return qos > 0
-        self._counters.publishes_refused += count
-        if qos or error.reason is Reason.TOO_LARGE:
+        self._counters.publishes_refused += last - first
+        if error.reason is Reason.TOO_LARGE or (qos and self._core.level < MQTT_5):
             raise error
-        log.debug("%s: QoS 0 to %r dropped: %s", self._client_id, topic, error.text)
-        return False
+        log.debug("%s: QoS %d to %r refused: %s", self._client_id, qos >> 1, topic, error.text)
+        if qos:
+            reason = PUBLISH_REASONS[error.reason] - codes.REFUSED_BASE << codes.REFUSED_SHIFT
+            for at in range(first * COLUMNS + FLAGS, last * COLUMNS, COLUMNS):
+                batch.rows[at] |= reason
+        return qos > 0
 
     def _publish_once(
         self, template: Template, batch: Batch, first: int, last: int, delay: int
     ) -> Position:
-        """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]."""
+        """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]. Each
+        message is refused by itself: those before it are stored."""
         session = self._session
         assert session is not None
         shared, sessions = self._shared, self._port.sessions
         for row in range(first, last):
             packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
-            if not session.is_duplicate(packet_id):
+            if session.is_duplicate(packet_id):
+                continue
+            try:
                 shared.once_position = sessions.publish_once(
                     template, batch, row, session, packet_id, delay_ms=delay
                 )
+            except Refused as error:
+                self.refused(error, template.route.topic.encode(), batch, row, row + 1)
         # A duplicate is answered when its original is committed: it came at this server before,
         # maybe on another connection, so no later than the last of all.
         return shared.once_position
@@ -564,6 +612,8 @@ class Connection(SocketConnection):
                 session.acknowledged(first, count, True)
             elif kind == codes.TYPE_PUBREC:
                 session.received(first, count)
+            elif kind == codes.TYPE_PUBREC_ERROR:
+                session.rejected(first, count)
             elif kind == codes.TYPE_PUBCOMP:
                 session.completed(first, count, True)
             else:  # PUBREL: answered also if the id is not known
@@ -592,7 +642,7 @@ class Connection(SocketConnection):
     def leave_if_done(self) -> None:
         """If the server stops, and this was the last answer that waited: the end."""
         if self.fast_path.leaving and not self.fast_path.waiting:
-            self._finish(will=False)
+            self._finish(will=False, reason=ReasonCode.SERVER_SHUTTING_DOWN)
 
     def keeps_up(self) -> bool:
         """Whether the disk does, as far as this publisher knows; else nothing more is read from it
@@ -615,22 +665,41 @@ class Connection(SocketConnection):
         if flow.regulate(self) and flow.is_reading:
             self.heard_at = self.context.now()
 
+    def left_out(self, data: bytes, count: int, first_byte: int, first_packet_id: int) -> None:
+        """Of `count` messages those that `data` lacks are larger than the client takes: they count
+        as acknowledged [MQTT-3.1.2-25]."""
+        sent = set()
+        at = sent_count = 0
+        while at < len(data):
+            found = read_length(data, at + 1, len(data))
+            assert found is not None
+            length, content = found
+            name_size = int.from_bytes(data[content : content + 2], "big")
+            packet_id = content + 2 + name_size
+            sent.add(int.from_bytes(data[packet_id : packet_id + 2], "big"))
+            sent_count += 1
+            at = content + length
+        self._counters.publishes_too_large += count - sent_count
+        if first_byte & FLAG_QOS:
+            ids = ((first_packet_id - 1 + n) % codes.IDENTIFIER_MAX + 1 for n in range(count))
+            missing = [packet_id for packet_id in ids if packet_id not in sent]
+            self.context.call_soon(partial(self._give_up, self._session, missing))
+
+    def _give_up(self, session: Session | None, packet_ids: list[int]) -> None:
+        if session is not None and session is self._session:
+            for packet_id in packet_ids:
+                session.rejected(packet_id, 1)
+
     # --- what a session says through the fast path -----------------------------------------
 
     def expelled(self, why: str) -> None:
         """The client may not be here, or have what it subscribed to: close, as if it were lost."""
         log.info("closing %s (%s): %s", self.peer, self._client_id, why)
-        self._finish(will=True)
+        self._finish(will=True, reason=ReasonCode.NOT_AUTHORIZED)
 
     def taken_over(self) -> None:
         """The session belongs to another connection now: this one ends, as if it had been lost."""
         self._counters.takeovers += 1
         log.info("closing %s (%s): taken over", self.peer, self._client_id)
         self._session = None
-        self._finish(will=True)
-
-
-def _large_fields(packet: Connect) -> int:
-    """About how many bytes a CONNECT keeps until it is known who sent it."""
-    size = len(packet.password or b"") + len(packet.user or "")
-    return size if packet.will is None else size + len(packet.will.topic) + len(packet.will.body)
+        self._finish(will=True, reason=ReasonCode.SESSION_TAKEN_OVER)

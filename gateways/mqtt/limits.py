@@ -24,9 +24,10 @@ class Limits:
     """From the accepted socket to a whole CONNECT ("a reasonable amount of time", 3.1.1 part
     3.1.4). Mosquitto and EMQX wait 5 to 30 seconds; slow TLS handshakes are counted before."""
 
-    connect_bytes_max: int = 5 + 12 + 5 * (2 + 65_535)
-    """The largest CONNECT that there can be: its fixed header, its variable one, and five fields
-    (client id, will topic, will, user and password) of 65,535 bytes each."""
+    connect_bytes_max: int = 5 + 12 + 5 * (2 + 65_535) + 2 * (4 + 65_535)
+    """The largest CONNECT that there can be before MQTT 5, and two property blocks of 64 KiB: its
+    fixed header, its variable one, and five fields (client id, will topic, will, user and password)
+    of 65,535 bytes each."""
 
     early_bytes_max: int = 16 * MIB
     """What clients sent before it was known who they are, over all connections of a listener: a
@@ -69,6 +70,10 @@ class Limits:
     client_id_bytes_max: int = 256
     """CONNACK 2 beyond. 3.1.1 promises 23 characters [MQTT-3.1.3-5]; ids made of a UUID and names
     need about 100. The id is kept for every session and goes into records of QoS 2 messages."""
+
+    topic_aliases_max: int = 64
+    """Topic Aliases that a client may set: each keeps a topic name of up to 64 KiB. Mosquitto: 10;
+    EMQX: 65,535."""
 
     topic_levels_max: int = 128
     """Of a topic name or filter: the routing trie is as deep as this. EMQX: 128; Mosquitto: 200."""

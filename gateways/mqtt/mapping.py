@@ -21,8 +21,8 @@ Other protocols have names that a topic name must not contain. They are escaped 
 
 `$` topics belong to the server (3.1.1 part 4.7.2): clients may subscribe, never publish, but for
 `$delayed/{seconds}/{topic}` (`delays.py`), which is not a topic but a time and a topic. What they
-publish to `$SYS/...` is acknowledged and dropped, because bridges do (`is_ignored`). `$share`
-is MQTT 5; to take it as an ordinary filter would silently deliver nothing, so it is refused.
+publish to `$SYS/...` is acknowledged and dropped, because bridges do (`is_ignored`). To take
+`$share` as an ordinary filter would silently deliver nothing, so it is refused.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ import copy
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from polymq.broker.port import (
+    MQTT5_PROPERTY,
     ONE_LEVEL,
+    PUBLISHER_PROPERTY,
     REST,
+    TTL_PROPERTY,
     Address,
     BoundedCache,
     BrokerPort,
@@ -44,34 +47,69 @@ from polymq.broker.port import (
     Refused,
     RunMeta,
     Template,
+    ttl_property,
 )
+from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE
 from polymq.gateways.mqtt.delays import undelayed
-from polymq.gateways.mqtt.kernels.codes import FLAG_QOS, FLAG_QOS_SHIFT, FLAG_RETAIN
+from polymq.gateways.mqtt.fields import decode_topic
+from polymq.gateways.mqtt.kernels.codes import (
+    EXPIRY_SHIFT,
+    FLAG_EXPIRES,
+    FLAG_PROPERTIES,
+    FLAG_QOS,
+    FLAG_QOS_SHIFT,
+    FLAG_RETAIN,
+    FLAGS_OF_KIND,
+)
 from polymq.gateways.mqtt.limits import Limits
-from polymq.gateways.mqtt.packets import ConnectCode, decode_topic
+from polymq.gateways.mqtt.reason_codes import ReasonCode
 
 TOPIC_BYTES_MAX: Final = 65_535
 """Of a topic name on the wire: its size is two bytes (3.1.1 part 1.5.3)."""
 NO_NAME: Final = "||"
 """A topic name cannot be empty [MQTT-4.7.3-1]; this stands for one that would be."""
 
-CONNECT_CODES: Final[Mapping[Reason, ConnectCode]] = {
-    Reason.NOT_AUTHENTICATED: ConnectCode.BAD_CREDENTIALS,
-    Reason.FORBIDDEN: ConnectCode.NOT_AUTHORIZED,
-    Reason.LOCKED: ConnectCode.NOT_AUTHORIZED,
-    Reason.BAD_NAME: ConnectCode.IDENTIFIER_REJECTED,
-    Reason.BAD_ARGUMENT: ConnectCode.IDENTIFIER_REJECTED,
-    Reason.TOO_LARGE: ConnectCode.IDENTIFIER_REJECTED,
-    Reason.LIMIT: ConnectCode.SERVER_UNAVAILABLE,
-    Reason.READ_ONLY: ConnectCode.SERVER_UNAVAILABLE,
-    Reason.STORAGE_FULL: ConnectCode.SERVER_UNAVAILABLE,
-    Reason.NOT_FOUND: ConnectCode.SERVER_UNAVAILABLE,
-    Reason.DIFFERENT: ConnectCode.SERVER_UNAVAILABLE,
-    Reason.IN_USE: ConnectCode.SERVER_UNAVAILABLE,
-    Reason.NOT_EMPTY: ConnectCode.SERVER_UNAVAILABLE,
+CONNECT_REASONS: Final[Mapping[Reason, ReasonCode]] = {
+    Reason.NOT_AUTHENTICATED: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    Reason.FORBIDDEN: ReasonCode.NOT_AUTHORIZED,
+    Reason.LOCKED: ReasonCode.NOT_AUTHORIZED,
+    Reason.BAD_NAME: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    Reason.BAD_ARGUMENT: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    Reason.TOO_LARGE: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    Reason.LIMIT: ReasonCode.QUOTA_EXCEEDED,
+    Reason.READ_ONLY: ReasonCode.SERVER_UNAVAILABLE,
+    Reason.STORAGE_FULL: ReasonCode.SERVER_UNAVAILABLE,
+    Reason.NOT_FOUND: ReasonCode.SERVER_UNAVAILABLE,
+    Reason.DIFFERENT: ReasonCode.SERVER_UNAVAILABLE,
+    Reason.IN_USE: ReasonCode.SERVER_UNAVAILABLE,
+    Reason.NOT_EMPTY: ReasonCode.SERVER_UNAVAILABLE,
 }
-"""How a refused CONNECT is answered (3.1.1 table 3.1). SUBSCRIBE has one failure code for all
-reasons, and PUBLISH has none [MQTT-3.3.5-2]."""
+"""How a refused CONNECT is answered."""
+
+PUBLISH_REASONS: Final[Mapping[Reason, ReasonCode]] = {
+    Reason.NOT_AUTHENTICATED: ReasonCode.NOT_AUTHORIZED,
+    Reason.FORBIDDEN: ReasonCode.NOT_AUTHORIZED,
+    Reason.LOCKED: ReasonCode.NOT_AUTHORIZED,
+    Reason.BAD_NAME: ReasonCode.TOPIC_NAME_INVALID,
+    Reason.BAD_ARGUMENT: ReasonCode.IMPLEMENTATION_ERROR,
+    Reason.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
+    Reason.LIMIT: ReasonCode.QUOTA_EXCEEDED,
+    Reason.READ_ONLY: ReasonCode.UNSPECIFIED_ERROR,
+    Reason.STORAGE_FULL: ReasonCode.QUOTA_EXCEEDED,
+    Reason.NOT_FOUND: ReasonCode.UNSPECIFIED_ERROR,
+    Reason.DIFFERENT: ReasonCode.UNSPECIFIED_ERROR,
+    Reason.IN_USE: ReasonCode.UNSPECIFIED_ERROR,
+    Reason.NOT_EMPTY: ReasonCode.UNSPECIFIED_ERROR,
+}
+"""How a refused PUBLISH of MQTT 5 is answered: 3.1.1 has no answer to it [MQTT-3.3.5-2]."""
+
+SUBSCRIBE_REASONS: Final[Mapping[Reason, ReasonCode]] = {
+    **PUBLISH_REASONS,
+    Reason.BAD_NAME: ReasonCode.TOPIC_FILTER_INVALID,
+    Reason.BAD_ARGUMENT: ReasonCode.TOPIC_FILTER_INVALID,
+    Reason.TOO_LARGE: ReasonCode.TOPIC_FILTER_INVALID,
+}
+"""How a refused filter is answered in MQTT 5; 3.1.1 has one return code for all reasons."""
 
 _CODE: Final = {"+": "|2b", "#": "|23", "/": "|2f", "|": "|7c"}
 _CHARACTER: Final = {code: character for character, code in _CODE.items()}
@@ -105,9 +143,29 @@ def is_ignored(topic: bytes) -> bool:
 
 
 _Templates = tuple[BoundedCache[bytes, Template], ...]
-"""Templates by raw topic name, a table per value of a row's FLAGS."""
-_NO_TEMPLATES: Final[_Templates] = (BoundedCache(0),) * ((FLAG_QOS | FLAG_RETAIN) + 1)
+"""Templates by raw topic name, a table for each kind of message (`FLAGS_OF_KIND`). Of messages that
+expire, the key is the name and four bytes of expiry interval."""
+_NO_TEMPLATES: Final[_Templates] = (BoundedCache(0),) * (FLAGS_OF_KIND + 1)
 """Those of a client that has published nothing yet: most clients of a fleet, most of the time."""
+
+ORIGIN_PROPERTY: Final = "PMQ_PROTO"
+
+
+def template_key(topic: bytes, flags: int) -> bytes:
+    """Where in its table the template of such a message is."""
+    if not flags & FLAG_EXPIRES:
+        return topic
+    return topic + (flags >> EXPIRY_SHIFT & 0xFFFF_FFFF).to_bytes(4, "big")
+
+
+class DeliveryForm(NamedTuple):
+    """How the messages of a run are sent to clients of MQTT 5.
+
+    Attributes:
+        block: the properties of those that have none of their own.
+    """
+
+    block: bytes
 
 
 class TopicMapping:
@@ -121,21 +179,34 @@ class TopicMapping:
         self._port = port
         self._limits = limits
         self._fixed_topic = fixed_topic
+        self._from: str | None = None
+        """The client whose messages name it."""
         self.templates = _NO_TEMPLATES
-        """Those that were made so far, by FLAGS and raw topic name; maybe not valid any more."""
+        """Those that were made so far; maybe not valid any more."""
         self._template_count = 0
         name = "mqtt" if fixed_topic is None else f"mqtt {fixed_topic}"
         self.field_key = f"{name} topic"
         """Where `topic_field` keeps its answer (`RunMeta.cache`)."""
         self.encoded_keys = (f"{name} 0", f"{name} 1")
         """Keys of QoS 0 frames shared by subscribers, by RETAIN (`RecordRun.encoded`)."""
+        self.encoded_keys_5 = (f"{name} 5 0", f"{name} 5 1")
+        """The same of MQTT 5."""
 
     def of(self, port: BrokerPort) -> TopicMapping:
         """The same names over another port: what its client may publish is its own table."""
         if port is self._port:
             return self
+        return self._copy(port, self._from)
+
+    def naming(self, client_id: str) -> TopicMapping:
+        """The same for a client whose messages name it, so that they do not come back to it
+        (No Local)."""
+        return self._copy(self._port, client_id)
+
+    def _copy(self, port: BrokerPort, publisher: str | None) -> TopicMapping:
         other = copy.copy(self)
         other._port = port
+        other._from = publisher
         other.templates = _NO_TEMPLATES
         other._template_count = 0
         return other
@@ -150,7 +221,7 @@ class TopicMapping:
             RemoteProtocolError: not a topic name.
             Refused: nobody may publish there, or a limit is reached.
         """
-        template = self.templates[flags].get(topic)
+        template = self.templates[flags & FLAGS_OF_KIND].get(template_key(topic, flags))
         if template is None or not template.valid:
             template = self._remember(topic, flags)
         return template
@@ -162,13 +233,14 @@ class TopicMapping:
         if self.templates is _NO_TEMPLATES:
             count_max = self._limits.templates_max
             self.templates = tuple(BoundedCache(count_max) for _ in _NO_TEMPLATES)
-        table = self.templates[flags]
-        if topic not in table:
+        table = self.templates[flags & FLAGS_OF_KIND]
+        key = template_key(topic, flags)
+        if key not in table:
             if self._template_count >= self._limits.templates_max:
                 (table or max(self.templates, key=len)).popitem(last=False)
             else:
                 self._template_count += 1
-        table.add(topic, template)
+        table.add(key, template)
         return template
 
     def check_publishable(self, name: str) -> None:
@@ -186,12 +258,21 @@ class TopicMapping:
     def _make_template(self, name: str, flags: int) -> Template:
         qos = (flags & FLAG_QOS) >> FLAG_QOS_SHIFT
         retain = bool(flags & FLAG_RETAIN)
-        properties = {"PMQ_PROTO": "mqtt", "PMQ_QOS": str(qos)}
+        has_block = bool(flags & FLAG_PROPERTIES)
+        properties = {ORIGIN_PROPERTY: "mqtt5" if has_block else "mqtt", "PMQ_QOS": str(qos)}
         if retain:
             properties["PMQ_RETAIN"] = "1"
+        if flags & FLAG_EXPIRES:
+            seconds = flags >> EXPIRY_SHIFT & 0xFFFF_FFFF
+            properties[TTL_PROPERTY] = ttl_property(1000 * seconds, 0)
+        if self._from is not None:
+            properties[PUBLISHER_PROPERTY] = self._from
         return self._port.topics.template(
             self._port.topics.route(*self.topic_and_tag(name)),
             properties=properties,
+            extra_kind=EXTRA_BASE64 if has_block else EXTRA_NONE,
+            extra_name=MQTT5_PROPERTY if has_block else "",
+            extra_keyed=False,
             durability=Durability.FLUSHED if qos else Durability.APPENDED,
             retain=retain,
         )
@@ -213,7 +294,7 @@ class TopicMapping:
             Refused: a shared subscription, or too many levels.
         """
         if pattern == "$share" or pattern.startswith("$share/"):
-            raise Refused(Reason.BAD_ARGUMENT, "shared subscriptions need MQTT 5")
+            raise Refused(Reason.BAD_ARGUMENT, "shared subscriptions are not supported")
         self._check_levels(pattern)
         levels = pattern.split("/")
         address: list[str] = []
@@ -243,6 +324,10 @@ class TopicMapping:
         field = len(raw).to_bytes(2, "big") + raw
         meta.cache[self.field_key] = field
         return field
+
+    def delivery_form(self, meta: RunMeta) -> DeliveryForm:
+        """See `DeliveryForm`."""
+        return DeliveryForm(b"")
 
     def name(self, topic: str, tag: str | None) -> str:
         """The topic name of (topic, tag): the inverse of `topic_and_tag`."""

@@ -1,53 +1,56 @@
-"""The control packets of MQTT 3.1.1 as values, and their codec.
+"""The control packets of MQTT 3.1, 3.1.1 and 5.0 as values, and their codec.
 
 PUBLISH and the acknowledgements don't come here: they go through the kernels in batches. The
 decoder takes one whole packet and gives a value, or raises `RemoteProtocolError` naming the rule of
 the standard that was broken. Nothing here knows topics' meaning, sockets or clocks.
 
-Text is strict: what is not well-formed UTF-8 [MQTT-1.5.3-1] or contains U+0000 [MQTT-1.5.3-2]
-closes the connection. So do the other control characters, which 3.1.1 allows a receiver to refuse
-(part 1.5.3): U+0001 and U+0002 separate properties in the log, the rest only hurts consoles.
-A byte order mark is a character like others [MQTT-1.5.3-3].
+The versions differ in what packets have beside the fields that all have: properties, reason codes
+and options. Values have those of MQTT 5; those of the older versions get what means the same there.
 """
 
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from polymq.gateways.mqtt.kernels.codes import REMAINING_LENGTH_MAX
+from polymq.gateways.mqtt.errors import LocalProtocolError, RemoteProtocolError, malformed
+from polymq.gateways.mqtt.fields import (
+    Content,
+    decode_filter,
+    decode_text,
+    decode_topic,
+    encode_length,
+)
+from polymq.gateways.mqtt.properties import (
+    OF_AUTH,
+    OF_CONNECT,
+    OF_DISCONNECT,
+    OF_SUBSCRIBE,
+    OF_UNSUBSCRIBE,
+    OF_WILL,
+    Property,
+    decode_properties,
+    encode_block,
+    encode_properties,
+)
+from polymq.gateways.mqtt.reason_codes import CONNECT_CODES_3, ReasonCode
 
-Buffer = bytes | bytearray | memoryview
+MQTT_3_1: Final = 3
+MQTT_3_1_1: Final = 4
+MQTT_5: Final = 5
+"""Protocol levels (3.1.1 part 3.1.2.2)."""
 
-
-class ProtocolError(Exception):
-    """Base of the two; never raised itself."""
-
-
-class LocalProtocolError(ProtocolError):
-    """We tried to do what the protocol forbids: our bug."""
-
-
-class RemoteProtocolError(ProtocolError):
-    """The client broke the protocol: its connection has to be closed [MQTT-4.8.0-1].
-
-    Args:
-        rule: the normative statement or the part of 3.1.1 that was broken.
-        text: one sentence for the log.
-        answer: what to send before closing, where the standard has an answer.
-    """
-
-    def __init__(self, rule: str, text: str, *, answer: bytes = b"") -> None:
-        super().__init__(f"{text} [{rule}]")
-        self.rule = rule
-        self.answer = answer
+NEVER: Final = 0xFFFF_FFFF
+"""The Session Expiry Interval of a session that does not expire (5.0 part 3.1.2.11.2)."""
+RECEIVE_MAX: Final = 65_535
+"""The Receive Maximum of a client that does not say one."""
 
 
 class PacketType(enum.IntEnum):
-    """The high half of a packet's first byte (3.1.1 part 2.2.1); 0 and 15 are reserved."""
+    """The high half of a packet's first byte (3.1.1 part 2.2.1, 5.0 part 2.1.2); 0 is reserved, and
+    AUTH before MQTT 5."""
 
     CONNECT = 1
     CONNACK = 2
@@ -63,21 +66,7 @@ class PacketType(enum.IntEnum):
     PINGREQ = 12
     PINGRESP = 13
     DISCONNECT = 14
-
-
-class ConnectCode(enum.IntEnum):
-    """CONNACK return codes (3.1.1 table 3.1)."""
-
-    ACCEPTED = 0
-    UNACCEPTABLE_LEVEL = 1
-    IDENTIFIER_REJECTED = 2
-    SERVER_UNAVAILABLE = 3
-    BAD_CREDENTIALS = 4
-    NOT_AUTHORIZED = 5
-
-
-SUBSCRIBE_FAILURE: Final = 0x80
-"""SUBACK return code of a filter that is refused [MQTT-3.9.3-2]."""
+    AUTH = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,20 +75,50 @@ class Will:
     body: bytes
     qos: int
     retain: bool
+    delay_seconds: int = 0
+    properties: bytes = b""
+    """The property block of the PUBLISH that it becomes, without its length."""
+    expiry_seconds: int | None = None
+    """The Message Expiry Interval among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
     level: int
-    """4 for MQTT 3.1.1, 3 for 3.1."""
+    """`MQTT_5`, `MQTT_3_1_1` or `MQTT_3_1`."""
     client_id: str
-    """Empty: the server makes one up (clean session only)."""
+    """Empty: the server makes one up."""
     clean: bool
+    """Clean Start: a session that is there ends first. Before MQTT 5: Clean Session."""
+    expiry_seconds: int | None
+    """How long the session outlives its connection; None: it does not expire."""
     keep_alive_seconds: int
     """0: the client need not say anything."""
     will: Will | None = None
     user: str | None = None
     password: bytes | None = None
+    receive_max: int = RECEIVE_MAX
+    """Messages of QoS 1 and 2 that the client takes before it has acknowledged them."""
+    packet_bytes_max: int | None = None
+    """The largest packet that the client takes; None: any."""
+    alias_max: int = 0
+    """The highest Topic Alias that the client takes."""
+    wants_problem_information: bool = True
+    wants_response_information: bool = False
+    method: str | None = None
+    """Of enhanced authentication (5.0 part 4.12); None: user and password."""
+    data: bytes | None = None
+
+
+class Requested(NamedTuple):
+    """A topic filter of a SUBSCRIBE, and what is asked for."""
+
+    pattern: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    """0: send retained messages, 1: only if the subscription is new, 2: do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +127,34 @@ class Subscribe:
     payload: bytes
     """The filters as they came. A large packet may have millions of them, so they are decoded one
     at a time (`filters`)."""
+    level: int = MQTT_3_1_1
+    identifier: int = 0
+    """The Subscription Identifier of all its filters; 0: none."""
 
-    def filters(self) -> Iterator[tuple[str, int]]:
-        """Topic filter and requested QoS, in the client's order.
+    def filters(self) -> Iterator[Requested]:
+        """Topic filters and what is asked for, in the client's order.
 
         Raises:
             RemoteProtocolError: at the first filter that breaks a rule.
         """
-        content = _Content(self.payload, "SUBSCRIBE")
+        content = Content(self.payload, "SUBSCRIBE")
         while content.left:
             pattern = decode_filter(content.field())
-            qos = content.byte()
-            if qos > 2:
-                raise RemoteProtocolError("MQTT-3-8.3-4", "a requested QoS is not 0, 1 or 2")
-            yield pattern, qos
+            options = content.byte()
+            qos = options & 0x03
+            if self.level < MQTT_5:
+                if options > 2:
+                    raise malformed("MQTT-3-8.3-4", "a requested QoS is not 0, 1 or 2")
+                yield Requested(pattern, qos)
+                continue
+            if options & 0xC0:
+                raise malformed("MQTT-3.8.3-5", "reserved bits of subscription options are set")
+            handling = options >> 4
+            if qos > 2 or handling > 2:
+                raise RemoteProtocolError(
+                    "5.0 part 3.8.3.1", "a subscription option has a value that is none"
+                )
+            yield Requested(pattern, qos, bool(options & 0x04), bool(options & 0x08), handling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +165,7 @@ class Unsubscribe:
 
     def filters(self) -> Iterator[str]:
         """Topic filters, in the client's order. Raises as those of `Subscribe`."""
-        content = _Content(self.payload, "UNSUBSCRIBE")
+        content = Content(self.payload, "UNSUBSCRIBE")
         while content.left:
             yield decode_filter(content.field())
 
@@ -144,10 +177,21 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnect:
-    pass
+    reason: int = ReasonCode.SUCCESS
+    expiry_seconds: int | None = None
+    """What the Session Expiry Interval is from now on; None: as CONNECT said it."""
 
 
-Packet = Connect | Subscribe | Unsubscribe | PingRequest | Disconnect
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authenticate:
+    """A step of enhanced authentication."""
+
+    reason: int
+    method: str
+    data: bytes = b""
+
+
+Packet = Connect | Subscribe | Unsubscribe | PingRequest | Disconnect | Authenticate
 
 # --- fixed header ----------------------------------------------------------------------------
 
@@ -157,110 +201,17 @@ FIXED_FLAGS: Final[Mapping[PacketType, int]] = {
     PacketType.UNSUBSCRIBE: 0b0010,  # [MQTT-3.10.1-1]
     PacketType.PINGREQ: 0,
     PacketType.DISCONNECT: 0,  # [MQTT-3.14.1-1]
+    PacketType.AUTH: 0,  # [MQTT-3.15.1-1]
 }
 """Low half of the first byte of the packets that the codec reads (3.1.1 table 2.2)."""
 
 
-def read_length(buffer: Buffer, at: int, end: int) -> tuple[int, int] | None:
-    """The Remaining Length at `at`: its value and where the content starts; None if cut off."""
-    value = 0
-    for index in range(4):
-        if at + index >= end:
-            return None
-        byte = buffer[at + index]
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value, at + index + 1
-    raise RemoteProtocolError("3.1.1 part 2.2.3", "the Remaining Length goes on after four bytes")
-
-
-# --- text ------------------------------------------------------------------------------------
-
-_CONTROL_CHARACTERS: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
-
-
-def decode_text(raw: bytes, what: str) -> str:
-    """UTF-8 text of a packet. `what` names it in the error."""
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError("MQTT-1.5.3-1", f"{what} is not well-formed UTF-8") from error
-    if "\x00" in text:
-        raise RemoteProtocolError("MQTT-1.5.3-2", f"{what} contains U+0000")
-    if _CONTROL_CHARACTERS.search(text):
-        raise RemoteProtocolError("3.1.1 part 1.5.3", f"{what} contains a control character")
-    return text
-
-
-def decode_topic(raw: bytes, what: str = "the topic name") -> str:
-    """A topic name: text, not empty, without wildcards."""
-    if not raw:
-        raise RemoteProtocolError("MQTT-4.7.3-1", f"{what} is empty")
-    text = decode_text(raw, what)
-    if "+" in text or "#" in text:
-        raise RemoteProtocolError("MQTT-3.3.2-2", f"{what} contains a wildcard")
-    return text
-
-
-def decode_filter(raw: bytes) -> str:
-    """A topic filter: text, not empty, `+` alone in its level, `#` alone in the last one."""
-    if not raw:
-        raise RemoteProtocolError("MQTT-4.7.3-1", "a topic filter is empty")
-    text = decode_text(raw, "a topic filter")
-    if "#" in text and (text.index("#") != len(text) - 1 or text[-2:-1] not in ("", "/")):
-        raise RemoteProtocolError("MQTT-4.7.1-2", "`#` is not alone in the last level of a filter")
-    if "+" in text and any("+" in level and level != "+" for level in text.split("/")):
-        raise RemoteProtocolError("MQTT-4.7.1-3", "`+` is not alone in its level of a filter")
-    return text
-
-
-class _Content:
-    """What follows the fixed header, read from the front."""
-
-    __slots__ = ("_at", "_data", "_name")
-
-    def __init__(self, data: bytes, name: str) -> None:
-        self._data = data
-        self._at = 0
-        self._name = name
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-    def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise RemoteProtocolError("3.1.1 part 2.2.3", f"{self._name} ends within a field")
-        data = self._data[self._at : self._at + size]
-        self._at += size
-        return data
-
-    def byte(self) -> int:
-        return self.take(1)[0]
-
-    def two_bytes(self) -> int:
-        return int.from_bytes(self.take(2), "big")
-
-    def field(self) -> bytes:
-        return self.take(self.two_bytes())
-
-    def packet_id(self) -> int:
-        packet_id = self.two_bytes()
-        if packet_id == 0:
-            raise RemoteProtocolError("MQTT-2.3.1-1", f"{self._name} has packet id 0")
-        return packet_id
-
-    def rest(self) -> bytes:
-        return self.take(self.left)
-
-    def finish(self) -> None:
-        if self.left:
-            raise RemoteProtocolError("3.1.1 part 2.2.3", f"{self._name} goes on after its end")
-
-
 # --- decoding --------------------------------------------------------------------------------
 
-_LEVELS: Final[Mapping[bytes, int]] = {b"MQTT": 4, b"MQIsdp": 3}
+_LEVELS: Final[Mapping[bytes, frozenset[int]]] = {
+    b"MQTT": frozenset({MQTT_3_1_1, MQTT_5}),
+    b"MQIsdp": frozenset({MQTT_3_1}),
+}
 
 _CLEAN: Final = 0x02
 _WILL: Final = 0x04
@@ -269,127 +220,237 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USER: Final = 0x80
 
+_DISCONNECT_REASONS: Final = frozenset(
+    {0x00, 0x04, *range(0x80, 0x84), 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99}
+)
+"""What a client may say (5.0 table 3-10)."""
+_AUTH_REASONS: Final = frozenset({ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.RE_AUTHENTICATE})
+"""What a client may say (5.0 table 3-11)."""
 
-def decode_packet(kind: PacketType, data: bytes) -> Packet:
+
+def decode_packet(kind: PacketType, data: bytes, level: int) -> Packet:
     """One packet from a client, without its fixed header. The filters of SUBSCRIBE and UNSUBSCRIBE
     are not looked at yet.
+
+    Args:
+        level: of the connection's CONNECT; CONNECT says its own.
 
     Raises:
         RemoteProtocolError: with the rule that it breaks.
     """
-    content = _Content(data, kind.name)
-    packet = _DECODERS[kind](content)
+    content = Content(data, kind.name)
+    packet = _DECODERS[kind](content, level)
     content.finish()
     return packet
 
 
-def _decode_connect(content: _Content) -> Connect:
+def _decode_connect(content: Content, _level: int) -> Connect:
     name = content.field()
     if name not in _LEVELS:
-        raise RemoteProtocolError("MQTT-3.1.2-1", "the protocol name is neither MQTT nor MQIsdp")
+        raise RemoteProtocolError(
+            "MQTT-3.1.2-1",
+            "the protocol name is neither MQTT nor MQIsdp",
+            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+        )
     level = content.byte()
-    if level != _LEVELS[name]:
+    if level not in _LEVELS[name]:
         raise RemoteProtocolError(
             "MQTT-3.1.2-2",
             f"protocol level {level} of {name.decode()} is not supported",
-            answer=encode_connack(ConnectCode.UNACCEPTABLE_LEVEL),
+            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+            answer=encode_connack(
+                MQTT_5 if MQTT_5 < level < 0x80 else MQTT_3_1_1,
+                ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+            ),
         )
+    try:
+        return _decode_connect_fields(content, level)
+    except RemoteProtocolError as error:
+        if level == MQTT_5 and not error.answer:
+            error.answer = encode_connack(level, error.reason)
+        raise
+
+
+def _decode_connect_fields(content: Content, level: int) -> Connect:
     flags = content.byte()
-    _check_connect_flags(flags)
-    keep_alive_seconds = content.two_bytes()
+    _check_connect_flags(flags, level)
+    keep_alive_seconds = content.number(2)
+    values = decode_properties(content, OF_CONNECT) if level == MQTT_5 else {}
     client_id = decode_text(content.field(), "the client id")
     clean = bool(flags & _CLEAN)
-    if not client_id and (not clean or level == 3):
+    if not client_id and ((level == MQTT_3_1_1 and not clean) or level == MQTT_3_1):
+        reason = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         raise RemoteProtocolError(
             "MQTT-3.1.3-8",
             "an empty client id without a clean session",
-            answer=encode_connack(ConnectCode.IDENTIFIER_REJECTED),
+            reason,
+            answer=encode_connack(level, reason),
         )
-    will = None
-    if flags & _WILL:
-        will = Will(
-            topic=decode_topic(content.field(), "the will topic"),
-            body=content.field(),
-            qos=(flags & _WILL_QOS) >> 3,
-            retain=bool(flags & _WILL_RETAIN),
+    will = _decode_will(content, flags, level) if flags & _WILL else None
+    user = decode_text(content.field(), "the user name") if flags & _USER else None
+    password = content.field() if flags & _PASSWORD else None
+    content.finish()
+    expiry: int | None = values.get(Property.SESSION_EXPIRY_INTERVAL, 0)
+    if level < MQTT_5:
+        expiry = 0 if clean else None
+    method = values.get(Property.AUTHENTICATION_METHOD)
+    data = values.get(Property.AUTHENTICATION_DATA)
+    if data is not None and method is None:
+        raise RemoteProtocolError(
+            "5.0 part 3.1.2.11.10", "CONNECT has Authentication Data without a method"
         )
     return Connect(
         level=level,
         client_id=client_id,
         clean=clean,
+        expiry_seconds=None if expiry == NEVER else expiry,
         keep_alive_seconds=keep_alive_seconds,
         will=will,
-        user=decode_text(content.field(), "the user name") if flags & _USER else None,
-        password=content.field() if flags & _PASSWORD else None,
+        user=user,
+        password=password,
+        receive_max=values.get(Property.RECEIVE_MAXIMUM, RECEIVE_MAX),
+        packet_bytes_max=values.get(Property.MAXIMUM_PACKET_SIZE),
+        alias_max=values.get(Property.TOPIC_ALIAS_MAXIMUM, 0),
+        wants_problem_information=bool(values.get(Property.REQUEST_PROBLEM_INFORMATION, 1)),
+        wants_response_information=bool(values.get(Property.REQUEST_RESPONSE_INFORMATION, 0)),
+        method=method,
+        data=data,
     )
 
 
-def _check_connect_flags(flags: int) -> None:
+def _check_connect_flags(flags: int, level: int) -> None:
     if flags & 0x01:
-        raise RemoteProtocolError("MQTT-3.1.2-3", "the reserved connect flag is set")
+        raise malformed("MQTT-3.1.2-3", "the reserved connect flag is set")
     if flags & _WILL_QOS == _WILL_QOS:
-        raise RemoteProtocolError("MQTT-3.1.2-14", "the will's QoS is 3")
+        raise malformed("MQTT-3.1.2-14", "the will's QoS is 3")
     if not flags & _WILL and flags & _WILL_QOS:
-        raise RemoteProtocolError("MQTT-3.1.2-13", "a will's QoS without a will")
+        raise malformed("MQTT-3.1.2-13", "a will's QoS without a will")
     if not flags & _WILL and flags & _WILL_RETAIN:
-        raise RemoteProtocolError("MQTT-3.1.2-15", "a will's RETAIN without a will")
-    if not flags & _USER and flags & _PASSWORD:
-        raise RemoteProtocolError("MQTT-3.1.2-22", "a password without a user name")
+        raise malformed("MQTT-3.1.2-15", "a will's RETAIN without a will")
+    if level < MQTT_5 and not flags & _USER and flags & _PASSWORD:
+        raise malformed("MQTT-3.1.2-22", "a password without a user name")
 
 
-def _decode_subscribe(content: _Content) -> Subscribe:
+def _decode_will(content: Content, flags: int, level: int) -> Will:
+    values = decode_properties(content, OF_WILL) if level == MQTT_5 else {}
+    delay_seconds = values.pop(Property.WILL_DELAY_INTERVAL, 0)
+    topic = decode_topic(content.field(), "the will topic")
+    return Will(
+        topic=topic,
+        body=content.field(),
+        qos=(flags & _WILL_QOS) >> 3,
+        retain=bool(flags & _WILL_RETAIN),
+        delay_seconds=delay_seconds,
+        properties=encode_block(values),
+        expiry_seconds=values.get(Property.MESSAGE_EXPIRY_INTERVAL),
+    )
+
+
+def _decode_subscribe(content: Content, level: int) -> Subscribe:
     packet_id = content.packet_id()
+    values = decode_properties(content, OF_SUBSCRIBE) if level == MQTT_5 else {}
     if not content.left:
         raise RemoteProtocolError("MQTT-3.8.3-3", "SUBSCRIBE has no topic filter")
-    return Subscribe(packet_id=packet_id, payload=content.rest())
+    return Subscribe(
+        packet_id=packet_id,
+        payload=content.rest(),
+        level=level,
+        identifier=values.get(Property.SUBSCRIPTION_IDENTIFIER, 0),
+    )
 
 
-def _decode_unsubscribe(content: _Content) -> Unsubscribe:
+def _decode_unsubscribe(content: Content, level: int) -> Unsubscribe:
     packet_id = content.packet_id()
+    if level == MQTT_5:
+        decode_properties(content, OF_UNSUBSCRIBE)
     if not content.left:
         raise RemoteProtocolError("MQTT-3.10.3-2", "UNSUBSCRIBE has no topic filter")
     return Unsubscribe(packet_id=packet_id, payload=content.rest())
 
 
-_DECODERS: Final[Mapping[PacketType, Callable[[_Content], Packet]]] = {
+def _decode_disconnect(content: Content, level: int) -> Disconnect:
+    if level < MQTT_5 or not content.left:
+        return Disconnect()
+    reason = content.byte()
+    if reason not in _DISCONNECT_REASONS:
+        raise RemoteProtocolError(
+            "MQTT-3.14.2-1", f"DISCONNECT with reason code {reason:#04x}, which is none of a client"
+        )
+    values = decode_properties(content, OF_DISCONNECT) if content.left else {}
+    return Disconnect(reason=reason, expiry_seconds=values.get(Property.SESSION_EXPIRY_INTERVAL))
+
+
+def _decode_auth(content: Content, _level: int) -> Authenticate:
+    reason = content.byte() if content.left else int(ReasonCode.SUCCESS)
+    values = decode_properties(content, OF_AUTH) if content.left else {}
+    method = values.get(Property.AUTHENTICATION_METHOD)
+    if reason not in _AUTH_REASONS or method is None:
+        raise RemoteProtocolError(
+            "MQTT-3.15.2-1", "AUTH without a method, or with a reason code that is none of a client"
+        )
+    return Authenticate(
+        reason=reason, method=method, data=values.get(Property.AUTHENTICATION_DATA, b"")
+    )
+
+
+_DECODERS: Final[Mapping[PacketType, Callable[[Content, int], Packet]]] = {
     PacketType.CONNECT: _decode_connect,
     PacketType.SUBSCRIBE: _decode_subscribe,
     PacketType.UNSUBSCRIBE: _decode_unsubscribe,
-    PacketType.PINGREQ: lambda _content: PingRequest(),
-    PacketType.DISCONNECT: lambda _content: Disconnect(),
+    PacketType.PINGREQ: lambda _content, _level: PingRequest(),
+    PacketType.DISCONNECT: _decode_disconnect,
+    PacketType.AUTH: _decode_auth,
 }
 
 # --- encoding --------------------------------------------------------------------------------
 
-
-def encode_length(size: int) -> bytes:
-    """A Remaining Length (3.1.1 part 2.2.3)."""
-    if not 0 <= size <= REMAINING_LENGTH_MAX:
-        raise LocalProtocolError(f"a packet of {size} bytes does not exist in MQTT")
-    out = bytearray()
-    while size > 0x7F:
-        out.append(size & 0x7F | 0x80)
-        size >>= 7
-    out.append(size)
-    return bytes(out)
+_NONE: Final[Mapping[Property, Any]] = {}
 
 
-def encode_connack(code: ConnectCode, *, present: bool = False) -> bytes:
-    """CONNACK. Session Present is 0 in a refusal [MQTT-3.2.2-4]."""
-    if present and code is not ConnectCode.ACCEPTED:
+def encode_connack(
+    level: int,
+    reason: ReasonCode,
+    *,
+    present: bool = False,
+    properties: Mapping[Property, Any] = _NONE,
+) -> bytes:
+    """CONNACK; empty where the client's version has no return code for the reason. Session Present
+    is 0 in a refusal [MQTT-3.2.2-4], and always to MQTT 3.1, where that byte is reserved."""
+    if present and reason is not ReasonCode.SUCCESS:
         raise LocalProtocolError("a refused CONNECT has no session")
-    return bytes((PacketType.CONNACK << 4, 2, present, code))
+    if level == MQTT_5:
+        return _packet(PacketType.CONNACK, bytes((present, reason)), encode_properties(properties))
+    code = CONNECT_CODES_3.get(reason)
+    if code is None:
+        return b""
+    return _packet(PacketType.CONNACK, bytes((present and level > MQTT_3_1, code)))
 
 
-def encode_suback(packet_id: int, codes: Sequence[int]) -> bytes:
+def encode_suback(level: int, packet_id: int, codes: Sequence[int]) -> bytes:
     """SUBACK: one code per filter, in the filters' order [MQTT-3.8.4-5]."""
-    content = packet_id.to_bytes(2, "big") + bytes(codes)
-    return bytes((PacketType.SUBACK << 4,)) + encode_length(len(content)) + content
+    none = b"\0" if level == MQTT_5 else b""
+    return _packet(PacketType.SUBACK, packet_id.to_bytes(2, "big"), none, bytes(codes))
 
 
-def encode_unsuback(packet_id: int) -> bytes:
-    """UNSUBACK, with the packet id of its UNSUBSCRIBE [MQTT-3.10.4-4]."""
-    return bytes((PacketType.UNSUBACK << 4, 2)) + packet_id.to_bytes(2, "big")
+def encode_unsuback(level: int, packet_id: int, codes: Sequence[int]) -> bytes:
+    """UNSUBACK, with the packet id of its UNSUBSCRIBE [MQTT-3.10.4-4]; in MQTT 5 with a reason code
+    per filter [MQTT-3.11.3-1]."""
+    content = packet_id.to_bytes(2, "big")
+    if level < MQTT_5:
+        return _packet(PacketType.UNSUBACK, content)
+    return _packet(PacketType.UNSUBACK, content, b"\0", bytes(codes))
 
 
-PING_RESPONSE: Final = bytes((PacketType.PINGRESP << 4, 0))
+def encode_disconnect(reason: ReasonCode, properties: Mapping[Property, Any] = _NONE) -> bytes:
+    """DISCONNECT from the server, which only MQTT 5 has."""
+    if not properties:
+        return _packet(PacketType.DISCONNECT, bytes((reason,)))
+    return _packet(PacketType.DISCONNECT, bytes((reason,)), encode_properties(properties))
+
+
+def _packet(kind: PacketType, *parts: bytes) -> bytes:
+    content = b"".join(parts)
+    return bytes((kind << 4,)) + encode_length(len(content)) + content
+
+
+PING_RESPONSE: Final = _packet(PacketType.PINGRESP)

@@ -3,6 +3,7 @@
 Rules:
 
 * Every legal (state, packet) pair is in `TRANSITIONS`; a missing pair closes the connection.
+* The versions of MQTT share the states. What a version has beside the others is in tables, too.
 * This file knows no sockets, clocks, topics or sessions. The caller keeps the bytes: it presents
   `buffer[start:end]`, asks for events until `NEED_DATA`, and then drops what `at` says is used.
 * The first packet to the client is CONNACK [MQTT-3.2.0-1]. A client may send more before it came
@@ -24,20 +25,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from polymq.core_log.kernels.batch import CAPACITY, Batch
+from polymq.gateways.mqtt.errors import LocalProtocolError, RemoteProtocolError, malformed
+from polymq.gateways.mqtt.fields import read_length
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.frames import parse
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.packets import (
     FIXED_FLAGS,
-    ConnectCode,
-    LocalProtocolError,
+    MQTT_3_1_1,
+    MQTT_5,
+    Connect,
     Packet,
     PacketType,
-    RemoteProtocolError,
     decode_packet,
     encode_connack,
-    read_length,
+    encode_disconnect,
 )
+from polymq.gateways.mqtt.properties import Property
+from polymq.gateways.mqtt.reason_codes import ReasonCode
 
 ACK_RUNS_MAX: Final = 4096
 """Acknowledgement runs of one event: as many as rows, so that acks out of order batch as well."""
@@ -90,23 +95,88 @@ TRANSITIONS: Final[Mapping[tuple[State, PacketType], State]] = {
     (State.OPEN, PacketType.DISCONNECT): State.CLOSED,
 }
 
+TRANSITIONS_5: Final[Mapping[tuple[State, PacketType], State]] = {
+    **TRANSITIONS,
+    (State.ACCEPTING, PacketType.AUTH): State.ACCEPTING,
+    (State.OPEN, PacketType.AUTH): State.OPEN,
+}
+"""What MQTT 5 has beside them: enhanced authentication."""
+
 STEADY: Final = frozenset(
     state for state in State if all(TRANSITIONS.get((state, kind)) is state for kind in BULK)
 )
 """Where the table lets the kernel read: what it takes is legal, and changes nothing."""
 
-_MALFORMED: Final[Mapping[int, tuple[str, str]]] = {
+_MALFORMED: Final[Mapping[int, tuple[str, str, ReasonCode]]] = {
     codes.MALFORMED_LENGTH: (
         "3.1.1 part 2.2.3",
         "the Remaining Length goes on after four bytes",
+        ReasonCode.MALFORMED_PACKET,
     ),
-    codes.MALFORMED_LARGE: ("our limit", "a packet is too large"),
-    codes.MALFORMED_FLAGS: ("MQTT-2.2.2-2", "the flags of an acknowledgement are wrong"),
-    codes.MALFORMED_QOS: ("MQTT-3.3.1-4", "a PUBLISH has QoS 3"),
-    codes.MALFORMED_DUPLICATE: ("MQTT-3.3.1-2", "a QoS 0 PUBLISH has DUP set"),
-    codes.MALFORMED_SIZE: ("3.1.1 part 2.2.3", "the fields of a packet do not fit its length"),
-    codes.MALFORMED_IDENTIFIER: ("MQTT-2.3.1-1", "a packet has packet id 0"),
+    codes.MALFORMED_LARGE: ("our limit", "a packet is too large", ReasonCode.PACKET_TOO_LARGE),
+    codes.MALFORMED_FLAGS: (
+        "MQTT-2.2.2-2",
+        "the flags of an acknowledgement are wrong",
+        ReasonCode.MALFORMED_PACKET,
+    ),
+    codes.MALFORMED_QOS: ("MQTT-3.3.1-4", "a PUBLISH has QoS 3", ReasonCode.MALFORMED_PACKET),
+    codes.MALFORMED_DUPLICATE: (
+        "MQTT-3.3.1-2",
+        "a QoS 0 PUBLISH has DUP set",
+        ReasonCode.MALFORMED_PACKET,
+    ),
+    codes.MALFORMED_SIZE: (
+        "3.1.1 part 2.2.3",
+        "the fields of a packet do not fit its length",
+        ReasonCode.MALFORMED_PACKET,
+    ),
+    codes.MALFORMED_IDENTIFIER: (
+        "MQTT-2.3.1-1",
+        "a packet has packet id 0",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    codes.MALFORMED_PROPERTY: (
+        "5.0 part 2.2.2.2",
+        "a packet has a property that it must not have",
+        ReasonCode.MALFORMED_PACKET,
+    ),
+    codes.MALFORMED_TWICE: (
+        "5.0 part 2.2.2.2",
+        "a packet has a property more than once",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    codes.MALFORMED_ALIAS: (
+        "MQTT-3.3.2-8",
+        "a PUBLISH has Topic Alias 0",
+        ReasonCode.TOPIC_ALIAS_INVALID,
+    ),
+    codes.MALFORMED_TEXT: (
+        "MQTT-1.5.4-1",
+        "text of a property is not well-formed UTF-8, or contains U+0000",
+        ReasonCode.MALFORMED_PACKET,
+    ),
+    codes.MALFORMED_REASON: (
+        "5.0 part 2.4",
+        "an acknowledgement has a reason code that is none of its own",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    codes.MALFORMED_RESPONSE: (
+        "MQTT-3.3.2-14",
+        "the Response Topic contains a wildcard",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    codes.MALFORMED_SUBSCRIPTION: (
+        "MQTT-3.3.4-6",
+        "a client's PUBLISH has a Subscription Identifier",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    codes.MALFORMED_FORMAT: (
+        "5.0 part 3.3.2.3.2",
+        "the Payload Format Indicator is neither 0 nor 1",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
 }
+"""The rule that was broken, a sentence about it, and what MQTT 5 calls it."""
 
 
 class Signal(enum.Enum):
@@ -149,16 +219,19 @@ class Protocol:
         state: where it is in its life.
         is_steady: whether PUBLISH packets and acknowledgements may come now, by the table. All that
             reads them without `next_event` has to ask.
+        level: of the protocol, from CONNECT on; before that MQTT 3.1.1's.
         at: up to where the bytes presented last are used.
     """
 
-    __slots__ = ("_held", "_inbox", "_limits", "at", "is_steady", "state")
+    __slots__ = ("_held", "_inbox", "_limits", "_transitions", "at", "is_steady", "level", "state")
 
     def __init__(self, *, limits: Limits, inbox: Inbox) -> None:
         self._limits = limits
         self._inbox = inbox
         self._held: list[bytes] = []
         """Answers that wait for CONNACK to go first."""
+        self._transitions = TRANSITIONS
+        self.level = MQTT_3_1_1
         self.at = 0
         self._enter(State.WAIT_CONNECT)
 
@@ -189,14 +262,14 @@ class Protocol:
                 inbox.runs,
                 inbox.acks,
                 self._limits.packet_bytes_max,
+                self.level == MQTT_5,
             )
             if self.at > start:
                 return PUBLISHES
             if stop == codes.STOP_PARTIAL:
                 return NEED_DATA
             if stop >= codes.MALFORMED:
-                rule, text = _MALFORMED[stop]
-                raise RemoteProtocolError(rule, text)
+                raise RemoteProtocolError(*_MALFORMED[stop])
         elif self.state is State.CLOSED:
             self.at = end
             return NEED_DATA
@@ -210,7 +283,7 @@ class Protocol:
         if kind in BULK:
             raise LocalProtocolError(f"the kernel left {kind.name} to the codec")
         if first & 0x0F != FIXED_FLAGS[kind]:
-            raise RemoteProtocolError("MQTT-2.2.2-2", f"the flags of {kind.name} are wrong")
+            raise malformed("MQTT-2.2.2-2", f"the flags of {kind.name} are wrong")
         found = read_length(buffer, start + 1, end)
         if found is None:
             return NEED_DATA
@@ -221,11 +294,17 @@ class Protocol:
             else self._limits.packet_bytes_max
         )
         if content - start + length > bytes_max:
-            raise RemoteProtocolError("our limit", f"{kind.name} is too large")
+            raise RemoteProtocolError(
+                "our limit", f"{kind.name} is too large", ReasonCode.PACKET_TOO_LARGE
+            )
         if length > end - content:
             return NEED_DATA
-        packet = decode_packet(kind, bytes(buffer[content : content + length]))
+        packet = decode_packet(kind, bytes(buffer[content : content + length]), self.level)
         self.at = content + length
+        if isinstance(packet, Connect):
+            self.level = packet.level
+            if packet.level == MQTT_5:
+                self._transitions = TRANSITIONS_5
         self._enter(state)
         return packet
 
@@ -233,10 +312,8 @@ class Protocol:
         try:
             kind = PacketType(number)
         except ValueError as error:
-            raise RemoteProtocolError(
-                "3.1.1 part 2.2.1", f"packet type {number} is reserved"
-            ) from error
-        state = TRANSITIONS.get((self.state, kind))
+            raise malformed("3.1.1 part 2.2.1", f"packet type {number} is reserved") from error
+        state = self._transitions.get((self.state, kind))
         if state is not None:
             return kind, state
         if self.state is State.WAIT_CONNECT:
@@ -247,22 +324,38 @@ class Protocol:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def accept(self, *, present: bool) -> bytes:
+    def accept(self, *, present: bool, properties: Mapping[Property, object]) -> bytes:
         """CONNACK, and after it the answers that were held back."""
         if self.state is not State.ACCEPTING:
             raise LocalProtocolError(f"CONNACK while {self.state.value}")
         self._enter(State.OPEN)
         held, self._held = self._held, []
-        return encode_connack(ConnectCode.ACCEPTED, present=present) + b"".join(held)
+        connack = encode_connack(
+            self.level, ReasonCode.SUCCESS, present=present, properties=properties
+        )
+        return connack + b"".join(held)
 
-    def refuse(self, code: ConnectCode) -> bytes:
-        """CONNACK with a code that is not 0; the caller closes the connection [MQTT-3.2.2-5]."""
+    def refuse(self, reason: ReasonCode) -> bytes:
+        """CONNACK with a reason that is an error; the caller closes the connection
+        [MQTT-3.2.2-5]."""
         if self.state is not State.ACCEPTING:
             raise LocalProtocolError(f"CONNACK while {self.state.value}")
-        if code is ConnectCode.ACCEPTED:
+        if reason is ReasonCode.SUCCESS:
             raise LocalProtocolError("a refusal with the code of acceptance")
         self.close()
-        return encode_connack(code)
+        return encode_connack(self.level, reason)
+
+    def say_goodbye(self, reason: ReasonCode) -> bytes:
+        """What the client is told before its connection is closed for this reason: in MQTT 5 a
+        DISCONNECT, or CONNACK if that was not sent yet [MQTT-3.14.0-1]. Nothing more is read or
+        answered."""
+        state = self.state
+        self.close()
+        if self.level < MQTT_5 or state is State.CLOSED or state is State.WAIT_CONNECT:
+            return b""
+        if state is State.ACCEPTING:
+            return encode_connack(self.level, reason)
+        return encode_disconnect(reason)
 
     def answer(self, data: bytes) -> bytes:
         """What of these packets to the client may be written now."""

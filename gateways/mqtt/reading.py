@@ -21,6 +21,7 @@ from polymq.broker.port import Refused
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.codes import DOLLAR, EXACTLY_ONCE
+from polymq.gateways.mqtt.mapping import template_key
 from polymq.gateways.mqtt.protocol import NEED_DATA, PUBLISHES, Inbox, Protocol
 from polymq.net.turns import Turns
 
@@ -160,10 +161,16 @@ class Reading:
 
     def _rows_at_once(self, connection: Connection, row: int) -> int:
         batch = self._inbox.batch
-        topic = batch.topic(row)
+        key = topic = batch.topic(row)
         flags = batch.rows[row * COLUMNS + FLAGS]
-        mapping = connection.fast_path.mapping
-        template = mapping.templates[flags].get(topic)
+        path = connection.fast_path
+        mapping = path.mapping
+        if flags > codes.FLAGS_PLAIN:
+            topic = topic or path.aliases.get(flags >> codes.ALIAS_SHIFT & 0xFFFF, b"")
+            if not topic:
+                return 1  # the alias may be set by what stands before it
+            key = template_key(topic, flags)
+        template = mapping.templates[flags & codes.FLAGS_OF_KIND].get(key)
         count = batch.count
         with contextlib.suppress(Refused):  # then all of it will be
             if template is None or not template.valid:

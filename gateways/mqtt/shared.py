@@ -36,6 +36,8 @@ class Counters:
     publishes_sent: int = 0
     publishes_refused: int = 0
     """Dropped at QoS 0, answered by closing otherwise."""
+    publishes_too_large: int = 0
+    """Not sent, because their receivers' clients do not take packets of that size."""
     publishes_ignored: int = 0
     """To `$SYS/...`: acknowledged and dropped, wills included."""
     protocol_errors: int = 0
@@ -90,9 +92,14 @@ class Shared:
         """
         topic = will.topic.encode()
         batch = Batch(1)
-        batch.buffer = topic + will.body
+        batch.buffer = topic + will.body + will.properties
         flags = will.qos << codes.FLAG_QOS_SHIFT | will.retain
-        batch.add((0, len(topic)), (len(topic), len(will.body)), flags=flags)
+        if will.properties:
+            flags |= codes.FLAG_PROPERTIES
+        if will.expiry_seconds is not None:
+            flags |= codes.FLAG_EXPIRES | will.expiry_seconds << codes.EXPIRY_SHIFT
+        body, block = len(topic), len(topic) + len(will.body)
+        batch.add((0, body), (body, len(will.body)), (block, len(will.properties)), flags=flags)
         try:
             port.publish(mapping.template(topic, flags), batch, 0, 1)
         except BrokerError as error:

@@ -5,7 +5,8 @@ cimport cython
 
 from polymq.gateways.mqtt.kernels.fast_path cimport FastPath, SharedPaths
 
-cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS
+cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS, ALIAS_SHIFT
+cdef long long FLAGS_PLAIN, FLAGS_OF_KIND
 cdef Py_ssize_t RUNS_AT_ONCE, MANY_QUEUES, ACKS_AT_ONCE, RECORD_COST, ACK_COLUMNS
 cdef Py_ssize_t COLUMNS, TOPIC_START, TOPIC_SIZE, FLAGS
 cdef long long ASK_BYTES
@@ -29,14 +30,14 @@ cdef class BatchPath:
     cpdef take_acks(self, FastPath path, Py_ssize_t ack_count)
     @cython.locals(
         count=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t, at=Py_ssize_t,
-        start=Py_ssize_t, flags=cython.longlong,
+        start=Py_ssize_t, flags=cython.longlong, topic=bytes, key=bytes,
     )
     cdef bint is_one_turn(
         self, FastPath path, Py_ssize_t run_count, Py_ssize_t ack_count
     ) except -1
     @cython.locals(
         begin=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
-        at=Py_ssize_t, start=Py_ssize_t, flags=cython.longlong, topic=bytes, stored=cython.longlong,
+        at=Py_ssize_t, start=Py_ssize_t, flags=cython.longlong, topic=bytes, key=bytes, stored=cython.longlong,
         waits_for=cython.longlong, ends_at=cython.longlong, shared=SharedPaths,
     )
     cpdef take_publishes(

@@ -23,14 +23,18 @@ from polymq.broker.port import APPENDED, FLUSHED, Position, Refused
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
 from polymq.gateways.mqtt.kernels.codes import (
     ACK_COLUMNS,
+    ALIAS_SHIFT,
     ASK_BYTES,
     DOLLAR,
     EXACTLY_ONCE,
     FLAG_QOS,
+    FLAGS_OF_KIND,
+    FLAGS_PLAIN,
     TYPE_PUBACK,
     TYPE_PUBREL,
 )
 from polymq.gateways.mqtt.kernels.frames import encode_acks, parse
+from polymq.gateways.mqtt.mapping import template_key
 
 if TYPE_CHECKING:
     from array import array
@@ -81,7 +85,7 @@ class BatchPath:
         batch = self.batch
         batch.buffer = buffer
         _, at, run_count, ack_count = parse(
-            buffer, start, end, batch, self.runs, self.acks, self.shared.packet_bytes_max
+            buffer, start, end, batch, self.runs, self.acks, self.shared.packet_bytes_max, path.five
         )
         if not self.is_one_turn(path, run_count, ack_count):
             return start
@@ -101,7 +105,7 @@ class BatchPath:
         batch = self.batch
         batch.buffer = buffer
         _, at, run_count, ack_count = parse(
-            buffer, start, end, batch, self.runs, self.acks, self.shared.packet_bytes_max
+            buffer, start, end, batch, self.runs, self.acks, self.shared.packet_bytes_max, path.five
         )
         if at != end or not self.is_one_turn(path, run_count, ack_count):
             return False
@@ -129,11 +133,13 @@ class BatchPath:
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
-            if last - first > 1 and (flags & EXACTLY_ONCE or buffer[start] == DOLLAR):
+            key = topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
+            if flags > FLAGS_PLAIN:
+                topic = topic or path.aliases.get(flags >> ALIAS_SHIFT & 0xFFFF, b"")
+                key = template_key(topic, flags)
+            if last - first > 1 and (flags & EXACTLY_ONCE or not topic or topic[0] == DOLLAR):
                 return False
-            template = path.mapping.templates[flags].get(
-                bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
-            )
+            template = path.mapping.templates[flags & FLAGS_OF_KIND].get(key)
             if template is None or template.rows_at_once < max(RUNS_AT_ONCE, last - first):
                 return False
         return True
@@ -199,9 +205,12 @@ class BatchPath:
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
-            topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
+            key = topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
+            if flags > FLAGS_PLAIN:
+                topic = connection.name_of(topic, flags)
+                key = template_key(topic, flags)
             try:
-                template = mapping.templates[flags].get(topic)
+                template = mapping.templates[flags & FLAGS_OF_KIND].get(key)
                 if template is None or not template.valid:
                     template = mapping.template(topic, flags)
                 if flags & EXACTLY_ONCE or topic[0] == DOLLAR:
@@ -209,7 +218,7 @@ class BatchPath:
                 else:
                     stored = path.publish(template, batch, first, last)
             except Refused as error:
-                if connection.refused(error, topic, last - first, flags & FLAG_QOS):
+                if connection.refused(error, topic, batch, first, last):
                     # It waits for nothing but its turn.
                     waits_for = max(waits_for, Position(0))
                     durability = max(durability, FLUSHED)

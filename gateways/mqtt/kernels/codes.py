@@ -73,7 +73,9 @@ FLAG_EXPIRES: Final = 0x10
 """MQTT 5: it has a Message Expiry Interval, which stands in these flags as well, so that the
 messages of a run have the same."""
 FLAGS_OF_KIND: Final = 0x1F
-"""All of these bits: what flags have beyond is a topic alias or an expiry interval."""
+"""All of these bits. What flags have beyond is a topic alias or an expiry interval."""
+FLAGS_PLAIN: Final = 0x0F
+"""Flags up to here are of messages whose topic name alone says how they are stored."""
 ALIAS_SHIFT: Final = 8
 """The 16 bits of a Topic Alias; 0: none."""
 EXPIRY_SHIFT: Final = 24

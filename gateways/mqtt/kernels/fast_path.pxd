@@ -6,7 +6,8 @@ cimport cython
 from polymq.gateways.mqtt.kernels.frames cimport PacketReader
 from polymq.net.kernels.streams cimport Shortcut, Stream
 
-cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, FLAGS_STORED, PACKET_READ
+cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, PACKET_READ, SUBSCRIPTION_IDENTIFIER
+cdef long long FLAG_PROPERTIES, FLAGS_PLAIN, PACKET_MAX
 cdef long long ASK_BYTES
 
 
@@ -37,10 +38,7 @@ cdef class SharedPaths:
     cdef public long long ask_at
     cdef public long long received
     cdef public long long sent
-    cdef fill_row(
-        self, long long topic, long long topic_size, long long body, long long body_size,
-        long long packet_id, long long flags
-    )
+    cdef fill_row(self, PacketReader packet)
 
 
 cdef class FastPath(Shortcut):
@@ -51,6 +49,9 @@ cdef class FastPath(Shortcut):
     cdef public object session
     cdef public object publish
     cdef public object write
+    cdef public bint five
+    cdef public dict aliases
+    cdef public long long sent_bytes_max
     cdef int last_flags
     cdef bytes last_name
     cdef object last_template
@@ -68,7 +69,7 @@ cdef class FastPath(Shortcut):
     cdef bint take_packet(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(
-        flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, body=Py_ssize_t, packet_id=int,
+        flags=int, topic=Py_ssize_t, topic_end=Py_ssize_t, packet_id=int,
         shared=SharedPaths, position=cython.longlong,
     )
     cdef bint take_publish(self, bytearray buffer, PacketReader packet) except -1
@@ -81,4 +82,8 @@ cdef class FastPath(Shortcut):
     @cython.locals(connection=Stream, room=cython.longlong)
     cpdef credit(self)
     @cython.locals(count=Py_ssize_t, size=Py_ssize_t, topic=bytes, data=bytes, connection=Stream)
-    cdef send_run(self, run, int first_byte, long long first_packet_id)
+    cdef send_run(self, run, int first_byte, long long first_packet_id, long long identifier)
+    @cython.locals(is_shared=bint, dropped=Py_ssize_t, data=bytes)
+    cdef bytes encode_5(
+        self, run, bytes topic, int first_byte, long long first_packet_id, long long identifier
+    )

@@ -9,7 +9,8 @@ others. It is one source in two forms: plain Python, and a C extension, for whic
 A `FastPath` belongs to one connection, and is the `SessionLink` of its session. `take` handles a
 read that is exactly one of
 
-* a PUBLISH of QoS 0 or 1 to a topic name that this client has published to before, or
+* a PUBLISH of QoS 0 or 1 to a topic name that this client has published to before, without a topic
+  alias and without an expiry interval, or
 * a PUBACK,
 
 and, where kernels are compiled, gives a read that is nothing but such packets to `batch_path.py`.
@@ -31,11 +32,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from polymq.core_log.kernels.batch import Batch
-from polymq.gateways.mqtt.kernels.codes import ASK_BYTES, DOLLAR, FLAGS_STORED, PACKET_READ
+from polymq.gateways.mqtt.errors import RemoteProtocolError
+from polymq.gateways.mqtt.kernels.codes import (
+    ASK_BYTES,
+    DOLLAR,
+    FLAG_PROPERTIES,
+    FLAGS_PLAIN,
+    PACKET_READ,
+    REMAINING_LENGTH_MAX,
+    SUBSCRIPTION_IDENTIFIER,
+)
 from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids
-from polymq.gateways.mqtt.kernels.publishes import encode_publishes
-from polymq.gateways.mqtt.packets import RemoteProtocolError
-from polymq.net.kernels.streams import Shortcut
+from polymq.gateways.mqtt.kernels.publishes import encode_publishes, encode_publishes_5
+from polymq.net.kernels.streams import Shortcut, clock_ms
 
 if TYPE_CHECKING:
     from array import array
@@ -45,9 +54,13 @@ if TYPE_CHECKING:
     from polymq.gateways.mqtt.connection import Connection
     from polymq.gateways.mqtt.kernels.batch_path import BatchPath
     from polymq.gateways.mqtt.limits import Limits
-    from polymq.gateways.mqtt.mapping import TopicMapping
+    from polymq.gateways.mqtt.mapping import DeliveryForm, TopicMapping
     from polymq.gateways.mqtt.shared import Counters
 
+NO_ALIASES: Final[dict[int, bytes]] = {}
+"""Those of most clients: never added to."""
+PACKET_MAX: Final = REMAINING_LENGTH_MAX + 5
+"""The largest packet that there is."""
 PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
 PUBREL: Final = 0x62
@@ -105,6 +118,18 @@ class Answers:
             self.port.when_committed(waiting[0][0], self.durability, self.release)
 
 
+def subscription_property(identifier: int) -> bytes:
+    """The Subscription Identifier of a delivery as a property (5.0 part 3.3.2.3.8); none for 0."""
+    if not identifier:
+        return b""
+    out = bytearray((SUBSCRIPTION_IDENTIFIER,))
+    while identifier > 0x7F:
+        out.append(identifier & 0x7F | 0x80)
+        identifier >>= 7
+    out.append(identifier)
+    return bytes(out)
+
+
 class SharedPaths:
     """What the fast paths of one listener share.
 
@@ -136,19 +161,20 @@ class SharedPaths:
         self.sent = 0
         """The same of those that were sent."""
 
-    def fill_row(
-        self, topic: int, topic_size: int, body: int, body_size: int, packet_id: int, flags: int
-    ) -> None:
+    def fill_row(self, packet: PacketReader) -> None:
         """Make the batch's first row that of one PUBLISH (`core_log.kernels.batch`)."""
         rows = self.rows
-        rows[0] = topic
-        rows[1] = topic_size
-        rows[2] = body
-        rows[3] = body_size
+        rows[0] = packet.topic_start
+        rows[1] = packet.topic_end - packet.topic_start
+        rows[2] = packet.body
+        rows[3] = packet.end - packet.body
         rows[4] = 0
         rows[5] = 0
-        rows[6] = packet_id
-        rows[7] = flags
+        if packet.flags & FLAG_PROPERTIES:
+            rows[4] = packet.properties
+            rows[5] = packet.body - packet.properties
+        rows[6] = packet.packet_id
+        rows[7] = packet.flags
 
     def count(self) -> None:
         """Bring `counters` up to date."""
@@ -170,6 +196,12 @@ class FastPath(Shortcut):
         self.mapping = mapping
         self.session: Session | None = None
         """From CONNACK to the end of the connection: while the path is open."""
+        self.five = False
+        """The client speaks MQTT 5."""
+        self.aliases: dict[int, bytes] = NO_ALIASES
+        """Topic names by the Topic Alias that the client gave them."""
+        self.sent_bytes_max = PACKET_MAX
+        """The largest packet that the client takes."""
         self.asks_always = False
         """The client's own port counts what it publishes, and has to be asked after each read."""
         self.leaving = False
@@ -236,7 +268,7 @@ class FastPath(Shortcut):
             return False
         packet = self.shared.packet
         if (
-            packet.read(buffer, start, end, self.shared.packet_bytes_max) != PACKET_READ
+            packet.read(buffer, start, end, self.shared.packet_bytes_max, self.five) != PACKET_READ
             or packet.end != end
         ):
             return False
@@ -254,7 +286,9 @@ class FastPath(Shortcut):
         topic_end = packet.topic_end
         if topic == topic_end or buffer[topic] == DOLLAR:
             return False
-        flags = packet.first & FLAGS_STORED
+        if packet.flags > FLAGS_PLAIN:
+            return False
+        flags = packet.flags
         if flags != self.last_flags or not self.is_last_name(buffer, topic, topic_end):
             self.last_name = bytes(buffer[topic:topic_end])
             self.last_flags = flags
@@ -267,9 +301,8 @@ class FastPath(Shortcut):
             self.last_flags = -1
             return False
         shared = self.shared
-        body = packet.body
         packet_id = packet.packet_id
-        shared.fill_row(topic, topic_end - topic, body, packet.end - body, packet_id, flags)
+        shared.fill_row(packet)
         if buffer is not shared.buffer:
             shared.buffer = buffer
             shared.batch.buffer = buffer
@@ -358,10 +391,12 @@ class FastPath(Shortcut):
         identifier: int = 0,
     ) -> None:
         """Send a run of the log as PUBLISH packets, in one piece."""
-        assert not identifier  # only clients of MQTT 5 ask for one
-        self.send_run(run, PUBLISH | duplicate << 3 | qos << 1 | retain, first_packet_id)
+        first_byte = PUBLISH | duplicate << 3 | qos << 1 | retain
+        self.send_run(run, first_byte, first_packet_id, identifier)
 
-    def send_run(self, run: RecordRun, first_byte: int, first_packet_id: int) -> None:
+    def send_run(
+        self, run: RecordRun, first_byte: int, first_packet_id: int, identifier: int
+    ) -> None:
         """The same, with the first byte of a packet."""
         write = self.write
         if write is None:
@@ -372,7 +407,9 @@ class FastPath(Shortcut):
             topic = self.mapping.topic_field(meta)
             self.last_topic = topic
             self.last_meta = meta
-        if first_byte & 0x06:
+        if self.five:
+            data = self.encode_5(run, topic, first_byte, first_packet_id, identifier)
+        elif first_byte & 0x06:
             data = encode_publishes(
                 run.memory, run.start, run.end, topic, first_byte, first_packet_id
             )
@@ -388,6 +425,37 @@ class FastPath(Shortcut):
         self.message_bytes = size if count == 1 else size // count
         self.shared.sent += count
         write(data)
+
+    def encode_5(
+        self, run: RecordRun, topic: bytes, first_byte: int, first_packet_id: int, identifier: int
+    ) -> bytes:
+        """The packets of a run for a client that speaks MQTT 5."""
+        mapping = self.mapping
+        is_shared = not (first_byte & 0x06 or identifier or self.sent_bytes_max != PACKET_MAX)
+        key = mapping.encoded_keys_5[first_byte & 1]
+        if is_shared:
+            encoded = run.encoded.get(key)
+            if encoded is not None:
+                return encoded
+        form: DeliveryForm = mapping.delivery_form(run.meta)
+        data, dropped = encode_publishes_5(
+            run.memory,
+            run.start,
+            run.end,
+            topic,
+            first_byte,
+            first_packet_id,
+            run.meta.prefix_size,
+            form.block,
+            subscription_property(identifier),
+            clock_ms(),
+            self.sent_bytes_max,
+        )
+        if dropped and self.connection is not None:
+            self.connection.left_out(data, run.count, first_byte, first_packet_id)
+        elif is_shared:
+            run.encoded[key] = data
+        return data
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
         """PUBREL for consecutive packet ids; what the client does not read counts."""

@@ -101,14 +101,17 @@ def encode_publishes_5(
     plain: bytes,
     more: bytes,
     now_ms: int,
-) -> bytes:
-    """The same as packets of MQTT 5.
+    size_max: int = REMAINING_LENGTH_MAX + 5,
+) -> tuple[bytes, int]:
+    """The same as packets of MQTT 5, and how many are left out.
 
     Args:
         prefix_size: of the constant part of the records' properties.
         plain: the property block of records that have none of their own.
         more: properties behind those of each record.
         now_ms: by it and the store time, what is left of an expiry interval.
+        size_max: packets that are larger are left out; they have had their packet ids
+            [MQTT-3.1.2-25].
 
     Raises:
         ValueError: as `encode_publishes`, or a property block is damaged.
@@ -125,11 +128,12 @@ def encode_publishes_5(
     found = []
     for record in _take_apart(memory, start, end, prefix_size):
         _, _, body_size, text = record
-        size_max = len(more) + (len(plain) if text is None else len(text) // 4 * 3)
-        if len(topic) + 2 + len(_length(size_max)) + size_max + body_size > REMAINING_LENGTH_MAX:
+        room = len(more) + (len(plain) if text is None else len(text) // 4 * 3)
+        if len(topic) + 2 + len(_length(room)) + room + body_size > REMAINING_LENGTH_MAX:
             raise ValueError("the packet would be too long for MQTT")
         found.append(record)
     identifier = first_packet_id
+    dropped = 0
     parts: list[Buffer] = []
     for body, stored_ms, body_size, text in found:
         properties = plain
@@ -141,12 +145,12 @@ def encode_publishes_5(
             head += identifier.to_bytes(2, "big")
             identifier = identifier + 1 if identifier < IDENTIFIER_MAX else 1
         head += _length(len(properties)) + properties
-        parts += (
-            bytes((first_byte,)) + _length(len(head) + body_size),
-            head,
-            memory[body : body + body_size],
-        )
-    return b"".join(parts)
+        start_of_packet = bytes((first_byte,)) + _length(len(head) + body_size)
+        if len(start_of_packet) + len(head) + body_size > size_max:
+            dropped += 1
+            continue
+        parts += (start_of_packet, head, memory[body : body + body_size])
+    return b"".join(parts), dropped
 
 
 def _length(size: int) -> bytes:

@@ -185,6 +185,7 @@ cdef struct Shape:
     Py_ssize_t more_size
     Py_ssize_t prefix_size
     int64_t now_ms
+    Py_ssize_t size_max
     int first_byte
     bint numbered
 
@@ -342,14 +343,18 @@ cdef Py_ssize_t room_for(
 
 cdef uint8_t* write_publishes_5(
     const Shape* shape, const uint8_t* p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t identifier,
-    uint8_t* scratch, uint8_t* to,
+    uint8_t* scratch, uint8_t* to, Py_ssize_t* dropped,
 ) noexcept nogil:
-    """Write the packets; returns what is behind them, or NULL if a block is damaged."""
+    """Write the packets, but for those that are too large, which are counted. Returns what is behind
+    them, or NULL if a block is damaged."""
     cdef Found found
     cdef const uint8_t* block
-    cdef Py_ssize_t size, length
+    cdef Py_ssize_t size, length, number
     cdef int64_t stored_ms
     while at < end:
+        number = identifier
+        if shape.numbered:
+            identifier = identifier + 1 if identifier < IDENTIFIER_MAX else 1
         find_parts(p, at, end, shape.prefix_size, &found)
         block = shape.plain
         size = shape.plain_size
@@ -371,15 +376,18 @@ cdef uint8_t* write_publishes_5(
             shape.topic_size + (2 if shape.numbered else 0)
             + length_size(size + shape.more_size) + size + shape.more_size + found.body_size
         )
+        if 1 + length_size(length) + length > shape.size_max:
+            dropped[0] += 1
+            at = found.end
+            continue
         to[0] = <uint8_t>shape.first_byte
         to = put_length(to + 1, length)
         memcpy(to, shape.topic, <size_t>shape.topic_size)
         to += shape.topic_size
         if shape.numbered:
-            to[0] = <uint8_t>(identifier >> 8)
-            to[1] = <uint8_t>(identifier & 0xFF)
+            to[0] = <uint8_t>(number >> 8)
+            to[1] = <uint8_t>(number & 0xFF)
             to += 2
-            identifier = identifier + 1 if identifier < IDENTIFIER_MAX else 1
         to = put_length(to, size + shape.more_size)
         memcpy(to, block, <size_t>size)
         to += size
@@ -394,12 +402,12 @@ cdef uint8_t* write_publishes_5(
 def encode_publishes_5(
     memory, Py_ssize_t start, Py_ssize_t end, bytes topic not None, int first_byte,
     Py_ssize_t first_packet_id, Py_ssize_t prefix_size, bytes plain not None, bytes more not None,
-    int64_t now_ms,
+    int64_t now_ms, Py_ssize_t size_max=REMAINING_LENGTH_MAX + 5,
 ):
-    """The same as packets of MQTT 5."""
+    """The same as packets of MQTT 5, and how many are left out."""
     cdef Py_buffer view
     cdef Shape shape
-    cdef Py_ssize_t total, block_max = 0
+    cdef Py_ssize_t total, block_max = 0, dropped = 0
     cdef const uint8_t* records
     cdef uint8_t* scratch = NULL
     cdef uint8_t* to
@@ -417,6 +425,7 @@ def encode_publishes_5(
     shape.more_size = len(more)
     shape.prefix_size = prefix_size
     shape.now_ms = now_ms
+    shape.size_max = size_max
     shape.first_byte = first_byte
     shape.numbered = first_byte & 0x06 != 0
     if shape.numbered and not 1 <= first_packet_id <= IDENTIFIER_MAX:
@@ -439,11 +448,13 @@ def encode_publishes_5(
                 raise MemoryError
         to = <uint8_t*>PyBytes_AS_STRING(out)
         with nogil:
-            written = write_publishes_5(&shape, records, start, end, first_packet_id, scratch, to)
+            written = write_publishes_5(
+                &shape, records, start, end, first_packet_id, scratch, to, &dropped
+            )
         if written == NULL:
             raise ValueError("a property block is damaged")
         total = written - to
     finally:
         free(scratch)
         PyBuffer_Release(&view)
-    return out if total == len(out) else out[:total]
+    return out if total == len(out) else out[:total], dropped

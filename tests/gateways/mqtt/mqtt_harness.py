@@ -24,7 +24,15 @@ from polymq.broker.port import (
     Subscribed,
     SubscriptionOptions,
 )
-from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, Batch
+from polymq.core_log.kernels.batch import (
+    BODY_SIZE,
+    BODY_START,
+    EXTRA_BASE64,
+    EXTRA_NONE,
+    EXTRA_SIZE,
+    EXTRA_START,
+    Batch,
+)
 from polymq.gateways.mqtt.connection import Connection as MqttConnection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
@@ -66,12 +74,25 @@ class Published:
     retain: bool = False
     once: tuple[str, int] | None = None
     """Client id and packet id of a QoS 2 message."""
+    block: bytes = b""
+    """The properties of MQTT 5 that it came with."""
+    more: tuple[tuple[str, str], ...] = ()
+    """Constant properties beside those that all messages have."""
 
 
 class SpySession:
     """A session that records what it is told."""
 
-    def __init__(self, port: SpyPort, client_id: str, clean: bool, link: SessionLink) -> None:
+    def __init__(
+        self,
+        port: SpyPort,
+        client_id: str,
+        clean: bool,
+        link: SessionLink,
+        expiry_seconds: int | None = 0,
+    ) -> None:
+        self.expiry_seconds = expiry_seconds
+        self.has_no_local = False
         self.port = port
         self.client_id = client_id
         self.clean = clean
@@ -80,6 +101,7 @@ class SpySession:
         self.position = Position(0)
         self.calls: list[tuple[Any, ...]] = []
         self.inbound: set[int] = set()
+        self.addresses: set[Address] = set()
         self.refused: dict[Address, Refused] = {}
         self.resumed_count = 0
         """How often acknowledgements made it look for more to send."""
@@ -90,15 +112,24 @@ class SpySession:
     def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
         if address in self.refused:
             raise self.refused[address]
-        assert options == SubscriptionOptions(qos=options.qos)
-        self.calls.append(("subscribe", address, options.qos))
-        return Subscribed(self.port.append(), is_new=True)
+        plain = options == SubscriptionOptions(qos=options.qos)
+        self.calls.append(("subscribe", address, options.qos if plain else options))
+        is_new = address not in self.addresses
+        self.addresses.add(address)
+        return Subscribed(self.port.append(), is_new=is_new)
+
+    def expire_after(self, seconds: int | None) -> None:
+        self.calls.append(("expire_after", seconds))
+
+    def is_subscribed(self, address: Address) -> bool:
+        return address in self.addresses
 
     def replay_retained(self, address: Address, since: Position) -> None:
         self.calls.append(("replay_retained", address, since))
 
     def unsubscribe(self, address: Address) -> Position:
         self.calls.append(("unsubscribe", address))
+        self.addresses.discard(address)
         return self.port.append()
 
     def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:
@@ -107,6 +138,9 @@ class SpySession:
 
     def received(self, first_packet_id: int, count: int) -> None:
         self.calls.append(("received", first_packet_id, count))
+
+    def rejected(self, first_packet_id: int, count: int) -> None:
+        self.calls.append(("rejected", first_packet_id, count))
 
     def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
         self.resumed_count += not more
@@ -144,6 +178,8 @@ class SpyPort(spy_port.SpyPort):
         self.delays_ms: list[int] = []
         """Of what was published for later, in ms."""
         self.connected: list[SpySession] = []
+        self.inflight_max = 0
+        """What the last CONNECT asked for."""
         self.rows_at_once = 4096
         self.template_queues: tuple[object, ...] = ()
         """Both of the templates that it makes from now on."""
@@ -188,10 +224,16 @@ class SpyPort(spy_port.SpyPort):
         route: SpyRoute,
         *,
         properties: Mapping[str, str],
+        extra_kind: int = EXTRA_NONE,
+        extra_name: str = "",
+        extra_keyed: bool = True,
         durability: Durability = Durability.FLUSHED,
         retain: bool = False,
     ) -> SpyTemplate:
         self.templates_made += 1
+        has_block = properties["PMQ_PROTO"] == "mqtt5"
+        expected = (EXTRA_BASE64, "PMQ_MQTT5") if has_block else (EXTRA_NONE, "")
+        assert (extra_kind, extra_name, extra_keyed) == (*expected, False)
         return SpyTemplate(
             route,
             properties,
@@ -240,11 +282,26 @@ class SpyPort(spy_port.SpyPort):
         if len(body) > 4 * 1024 * 1024:
             raise Refused(Reason.TOO_LARGE, "too large")
         qos = int(template.properties["PMQ_QOS"])
-        assert template.properties["PMQ_PROTO"] == "mqtt"
+        properties = dict(template.properties)
+        block = b""
+        if properties.pop("PMQ_PROTO") == "mqtt5":
+            extra = values[EXTRA_START]
+            block = bytes(batch.buffer[extra : extra + values[EXTRA_SIZE]])
+            assert block
+        more = {name for name in properties if name not in ("PMQ_QOS", "PMQ_RETAIN")}
         assert (template.properties.get("PMQ_RETAIN") == "1") == template.retain
         assert template.durability is (Durability.FLUSHED if qos else Durability.APPENDED)
         self.published.append(
-            Published(template.route.topic, template.route.tag, body, qos, template.retain, once)
+            Published(
+                template.route.topic,
+                template.route.tag,
+                body,
+                qos,
+                template.retain,
+                once,
+                block,
+                tuple((name, properties[name]) for name in sorted(more)),
+            )
         )
 
     def when_committed(
@@ -308,7 +365,7 @@ class SpyPort(spy_port.SpyPort):
         inflight_max: int | None = None,
     ) -> SpySession:
         assert inflight_max
-        assert expiry_seconds == (0 if clean else None)
+        self.inflight_max = inflight_max
         if self.refused_connect is not None:
             raise self.refused_connect
         assert principal
@@ -316,7 +373,7 @@ class SpyPort(spy_port.SpyPort):
             if session.client_id == client_id and ("disconnect",) not in session.calls:
                 session.calls.append(("disconnect",))
                 session.link.taken_over()
-        session = SpySession(self, client_id, clean, link)
+        session = SpySession(self, client_id, clean, link, expiry_seconds)
         session.present = client_id in self.present_ids and not clean
         session.position = Position(0) if clean else self.append()
         self.connected.append(session)

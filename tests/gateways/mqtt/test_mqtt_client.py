@@ -67,7 +67,7 @@ def test_an_empty_client_id_gets_one() -> None:
         (wire.connect("c", user="u", password=b"p"), Reason.READ_ONLY, 3),
         (wire.connect("c", user="u", password=b"p"), Reason.STORAGE_FULL, 3),
         (wire.connect("c", user="u", password=b"p", will=("$other/w", b"", 0, False)), None, 5),
-        (wire.connect("c", level=5), None, 1),
+        (wire.connect("c", level=2), None, 1),
         (wire.connect("", clean=False), None, 2),
     ],
 )

@@ -14,18 +14,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interop_tests import mqtt_wire as wire
+from polymq.gateways.mqtt.errors import LocalProtocolError, RemoteProtocolError
+from polymq.gateways.mqtt.fields import encode_length
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.packets import (
+    MQTT_3_1_1,
+    MQTT_5,
     PING_RESPONSE,
-    ConnectCode,
-    LocalProtocolError,
+    Connect,
+    Disconnect,
     PacketType,
-    RemoteProtocolError,
     Subscribe,
     Unsubscribe,
     encode_connack,
-    encode_length,
     encode_suback,
     encode_unsuback,
 )
@@ -34,15 +36,22 @@ from polymq.gateways.mqtt.protocol import (
     NEED_DATA,
     PUBLISHES,
     TRANSITIONS,
+    TRANSITIONS_5,
     Event,
     Inbox,
     State,
 )
 from polymq.gateways.mqtt.protocol import Protocol as ConnectionCore
+from polymq.gateways.mqtt.reason_codes import CONNECT_CODES_3, ReasonCode
 
 CASES = Path(__file__).resolve().parents[2] / "wire_cases"
 INBOX = Inbox()
 LIMITS = Limits()
+BEFORE_5 = ("level", "client_id", "clean", "keep_alive_seconds", "will", "user", "password")
+"""What a CONNECT before MQTT 5 has."""
+WILL_BEFORE_5 = ("topic", "body", "qos", "retain")
+RETURNED = {code: reason for reason, code in reversed(list(CONNECT_CODES_3.items()))}
+"""The first reason of each return code of 3.1.1."""
 ACK_NAMES = {4: "PubAck", 5: "PubRec", 6: "PubRel", 7: "PubComp"}
 
 
@@ -59,7 +68,7 @@ def make_core(state: State = State.WAIT_CONNECT, *, limits: Limits = LIMITS) -> 
         data = wire.connect()
         core.next_event(data, 0, len(data))
     if state is State.OPEN:
-        core.accept(present=False)
+        core.accept(present=False, properties={})
     if state is State.CLOSED:
         core.close()
     assert core.state is state
@@ -80,8 +89,20 @@ def plain(value: Any) -> Any:
 def describe(event: Event) -> list[dict[str, Any]]:
     if isinstance(event, Subscribe | Unsubscribe):
         filters = plain(list(event.filters()))
+        if isinstance(event, Subscribe):
+            assert all(more == [False, False, 0] for _, _, *more in filters)
+            filters = [found[:2] for found in filters]
         kind = type(event).__name__
         return [{"type": kind, "packet_id": event.packet_id, "filters": filters}]
+    if isinstance(event, Connect):
+        assert event.expiry_seconds == (0 if event.clean else None)
+        fields = {name: getattr(event, name) for name in BEFORE_5}
+        if event.will is not None:
+            fields["will"] = {name: getattr(event.will, name) for name in WILL_BEFORE_5}
+        return [{"type": "Connect", **plain(fields)}]
+    if isinstance(event, Disconnect):
+        assert event == Disconnect()
+        return [{"type": "Disconnect"}]
     if event is not PUBLISHES:
         assert dataclasses.is_dataclass(event)
         return [{"type": type(event).__name__, **plain(dataclasses.asdict(event))}]
@@ -166,11 +187,12 @@ def test_packets_of_the_server(case: dict[str, Any]) -> None:
     packet = case["packet"]
     match packet["type"]:
         case "ConnAck":
-            data = encode_connack(ConnectCode(packet["code"]), present=packet["present"])
+            reason = RETURNED[packet["code"]]
+            data = encode_connack(MQTT_3_1_1, reason, present=packet["present"])
         case "SubAck":
-            data = encode_suback(packet["packet_id"], packet["codes"])
+            data = encode_suback(MQTT_3_1_1, packet["packet_id"], packet["codes"])
         case "UnsubAck":
-            data = encode_unsuback(packet["packet_id"])
+            data = encode_unsuback(MQTT_3_1_1, packet["packet_id"], [0])
         case _:
             data = PING_RESPONSE
     assert data.hex() == case["hex"]
@@ -228,7 +250,7 @@ def test_the_readme_prints_the_table() -> None:
     states = [state for state in State if state is not State.CLOSED]
     rows = [["packet", *(state.name for state in states)], ["---"] * (len(states) + 1)]
     for kind in PacketType:
-        following = [TRANSITIONS.get((state, kind)) for state in states]
+        following = [TRANSITIONS_5.get((state, kind)) for state in states]
         rows.append([kind.name, *(state.name if state else "error" for state in following)])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows).replace(" --- ", "---")
     root = Path(__file__).resolve().parents[3]
@@ -318,7 +340,8 @@ def test_connack_goes_first() -> None:
     core = make_core(State.ACCEPTING)
     assert core.answer(b"one") == b""
     assert core.answer(b"two") == b""
-    assert core.accept(present=True) == wire.connack(present=True) + b"onetwo"
+    accepted = core.accept(present=True, properties={})
+    assert accepted == wire.connack(present=True) + b"onetwo"
     assert core.answer(b"three") == b"three"
 
 
@@ -326,7 +349,7 @@ def test_a_refusal_drops_what_was_held_and_what_comes() -> None:
     """[MQTT-3.1.4-5]."""
     core = make_core(State.ACCEPTING)
     core.answer(b"one")
-    assert core.refuse(ConnectCode.NOT_AUTHORIZED) == wire.connack(5)
+    assert core.refuse(ReasonCode.NOT_AUTHORIZED) == wire.connack(5)
     assert core.answer(b"two") == b""
     data = wire.publish("a")
     assert core.next_event(data, 0, len(data)) is NEED_DATA
@@ -336,15 +359,15 @@ def test_a_refusal_drops_what_was_held_and_what_comes() -> None:
 def test_what_the_server_must_not_do_is_its_bug() -> None:
     for state in (State.WAIT_CONNECT, State.OPEN, State.CLOSED):
         with pytest.raises(LocalProtocolError):
-            make_core(state).accept(present=False)
+            make_core(state).accept(present=False, properties={})
         with pytest.raises(LocalProtocolError):
-            make_core(state).refuse(ConnectCode.NOT_AUTHORIZED)
+            make_core(state).refuse(ReasonCode.NOT_AUTHORIZED)
     with pytest.raises(LocalProtocolError):
         make_core().answer(b"x")
     with pytest.raises(LocalProtocolError):
-        make_core(State.ACCEPTING).refuse(ConnectCode.ACCEPTED)
+        make_core(State.ACCEPTING).refuse(ReasonCode.SUCCESS)
     with pytest.raises(LocalProtocolError):
-        encode_connack(ConnectCode.NOT_AUTHORIZED, present=True)
+        encode_connack(MQTT_5, ReasonCode.NOT_AUTHORIZED, present=True)
     with pytest.raises(LocalProtocolError):
         encode_length(268_435_456)
 

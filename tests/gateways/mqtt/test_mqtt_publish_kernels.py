@@ -129,9 +129,10 @@ def encode(
     plain: bytes = b"",
     more: bytes = b"",
     now_ms: int = 0,
+    size_max: int | None = None,
 ) -> Any:
-    """Packets to the topic `t`."""
-    return outcome(
+    """Packets to the topic `t`, where none is left out; or the refusal."""
+    answer = outcome(
         kernels.encode_publishes_5,
         memory,
         0,
@@ -143,7 +144,13 @@ def encode(
         plain,
         more,
         now_ms,
+        *(() if size_max is None else (size_max,)),
     )
+    if size_max is not None or isinstance(answer, str):
+        return answer
+    data, dropped = answer
+    assert dropped == 0
+    return data
 
 
 def publish_5(block: bytes, body: bytes = b"body", *, qos: int = 0, packet_id: int = 0) -> bytes:
@@ -209,6 +216,26 @@ def test_the_block_may_stand_behind_other_properties(kernels: Any) -> None:
 
 
 @both_forms
+def test_what_the_client_does_not_take_is_left_out(kernels: Any) -> None:
+    """[MQTT-3.1.2-24]: to the byte. Its packet id is not used for another one."""
+    bodies = [b"x" * size for size in (10, 200, 11, 10)]
+    memory = records(bodies)
+
+    def sent(size_max: int) -> Any:
+        return encode(kernels, memory, first_byte=0x32, packet_id=65_534, size_max=size_max)
+
+    packets = [
+        publish_5(b"", body, qos=1, packet_id=packet_id)
+        for body, packet_id in zip(bodies, [65_534, 65_535, 1, 2], strict=True)
+    ]
+    assert sent(1 << 28) == (b"".join(packets), 0)
+    assert sent(len(packets[1])) == (b"".join(packets), 0)
+    assert sent(len(packets[2])) == (packets[0] + packets[2] + packets[3], 1)
+    assert sent(len(packets[0])) == (packets[0] + packets[3], 2)
+    assert sent(1) == (b"", 4)
+
+
+@both_forms
 @pytest.mark.parametrize("size", [1, 120, 127, 128, 16_383, 16_384, 24_000])
 def test_every_size_of_property_length(kernels: Any, size: int) -> None:
     block = b"\x09" + wire.field(b"z" * size)
@@ -240,6 +267,7 @@ blocks = st.lists(st.sampled_from(sorted(PROPERTIES.values())), max_size=6).map(
     prefix=st.sampled_from([-1, 0, 3, 200]),
     plain=st.binary(max_size=200),
     now_ms=st.integers(0, 1 << 45),
+    size_max=st.sampled_from([1, 20, 60, 1 << 20]),
 )
 def test_both_forms_encode_and_refuse_alike(
     pieces: list[bytes],
@@ -249,6 +277,7 @@ def test_both_forms_encode_and_refuse_alike(
     prefix: int,
     plain: bytes,
     now_ms: int,
+    size_max: int,
 ) -> None:
     """Whatever is in the records: the same packets, or the same refusal."""
     memory = bytearray(b"".join(pieces))
@@ -264,6 +293,7 @@ def test_both_forms_encode_and_refuse_alike(
             plain=plain,
             more=b"\x0b\x01",
             now_ms=now_ms,
+            size_max=size_max,
         )
         for form in FORMS
     )

@@ -10,7 +10,12 @@ import pytest
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import Reason, Refused
 from polymq.gateways.mqtt.connection import RELEASED_AT_ONCE
-from polymq.gateways.mqtt.packets import Subscribe, Unsubscribe, encode_unsuback
+from polymq.gateways.mqtt.packets import (
+    MQTT_3_1_1,
+    Subscribe,
+    Unsubscribe,
+    encode_unsuback,
+)
 from polymq.gateways.mqtt.reading import ONE_BY_ONE_MAX, RUNS_AT_ONCE
 from polymq.kernel_forms import plain_form
 from polymq.net.turns import TURN_SECONDS
@@ -131,7 +136,7 @@ def test_a_packet_with_many_filters_is_handled_in_turns() -> None:
     done_kinds = [call[0] for call in session.calls if "subscribe" in call[0]]
     assert done_kinds == ["subscribe"] * 9 + ["unsubscribe"] * 10
     suback = wire.suback(7, *(0x80 if name == b"f/3" else 1 for name in names))
-    assert peer.receive() == [suback, encode_unsuback(8), wire.PINGRESP]
+    assert peer.receive() == [suback, encode_unsuback(MQTT_3_1_1, 8, [0]), wire.PINGRESP]
 
 
 @pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])

@@ -1,0 +1,82 @@
+"""From CONNECT to CONNACK: who the client is, and how its CONNECT is answered.
+
+Rules:
+
+* A refused CONNECT is answered with a reason (`mapping.CONNECT_REASONS`), before MQTT 5 with the
+  return code that comes nearest (`reason_codes.CONNECT_CODES_3`). Why in words goes to the log
+  only: it may say more than a stranger should know.
+* CONNACK says what differs from what the client asked for: the client id that it was given, the
+  session expiry and the keep alive where the server has a bound [MQTT-3.1.2-21], [MQTT-3.2.2-16].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from polymq.broker.port import Reason, Refused, Session
+from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.mapping import CONNECT_REASONS
+from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect
+from polymq.gateways.mqtt.properties import Property
+from polymq.gateways.mqtt.reason_codes import ReasonCode
+
+KEEP_ALIVE_FACTOR: Final = 1.5
+"""How many keep-alive periods may pass without a packet [MQTT-3.1.2-22] (5.0)."""
+
+
+class Login:
+    """What one CONNECT asks for.
+
+    Attributes:
+        packet: the CONNECT.
+        client_id: its own, or the one that the server gave.
+        early_bytes: about how much the packet keeps until it is known who sent it.
+    """
+
+    __slots__ = ("_is_given", "client_id", "early_bytes", "packet")
+
+    def __init__(self, packet: Connect, new_client_id: Callable[[], str]) -> None:
+        self.packet = packet
+        self._is_given = not packet.client_id
+        self.client_id = packet.client_id or new_client_id()  # [MQTT-3.1.3-6]
+        self.early_bytes = _large_fields(packet)
+
+    def check(self, limits: Limits) -> None:
+        """Whether the CONNECT can be carried out at all, whoever sends it. Raises Refused."""
+        if len(self.client_id.encode()) > limits.client_id_bytes_max:
+            raise Refused(Reason.BAD_NAME, "the client id is too long")
+
+    def reason_of(self, error: Refused) -> ReasonCode:
+        """The reason that the client is told."""
+        reason = CONNECT_REASONS[error.reason]
+        if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD and self.packet.user is None:
+            return ReasonCode.NOT_AUTHORIZED  # there were no credentials to be bad
+        return reason
+
+    def silence_max(self) -> float:
+        """Seconds without a packet after which the client is lost; 0: it need not say anything."""
+        return KEEP_ALIVE_FACTOR * self.packet.keep_alive_seconds
+
+    def properties(self, session: Session, limits: Limits) -> dict[Property, Any]:
+        """The properties of CONNACK (5.0 part 3.2.2.3)."""
+        if self.packet.level < MQTT_5:
+            return {}
+        found: dict[Property, Any] = {}
+        granted = session.expiry_seconds
+        if granted != self.packet.expiry_seconds:
+            found[Property.SESSION_EXPIRY_INTERVAL] = NEVER if granted is None else granted
+        found[Property.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
+        if self._is_given:
+            found[Property.ASSIGNED_CLIENT_IDENTIFIER] = self.client_id
+        found[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_aliases_max
+        found[Property.SHARED_SUBSCRIPTION_AVAILABLE] = 0
+        return found
+
+
+def _large_fields(packet: Connect) -> int:
+    """About how many bytes a CONNECT keeps until it is known who sent it."""
+    size = len(packet.password or b"") + len(packet.user or "") + len(packet.data or b"")
+    if packet.will is None:
+        return size
+    return size + len(packet.will.topic) + len(packet.will.body) + len(packet.will.properties)

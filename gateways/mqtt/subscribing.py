@@ -1,0 +1,98 @@
+"""SUBSCRIBE and UNSUBSCRIBE in steps, a filter at a time: what is granted, and with which code.
+
+A packet that breaks the protocol changes nothing: all its filters are looked at before the first of
+them is carried out. A filter that is refused has its own code in the answer, and the others are
+carried out [MQTT-3.8.4-6].
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from polymq.broker.port import Address, Position, Refused, Session, SubscriptionOptions
+from polymq.gateways.mqtt.mapping import SUBSCRIBE_REASONS, TopicMapping
+from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
+from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the filters of one packet.
+
+    Attributes:
+        position: what the answer waits for.
+        codes: a code for each filter, in their order.
+        replayed: the subscriptions that get the retained messages, and from when on they get what
+            is published. No more than a session may have, whatever is sent.
+        no_local: one of them is with No Local.
+    """
+
+    position: Position
+    codes: bytearray = field(default_factory=bytearray)
+    replayed: dict[Address, Position] = field(default_factory=dict)
+    no_local: bool = False
+
+
+def subscribe(
+    packet: Subscribe, session: Session, mapping: TopicMapping, client_id: str
+) -> Generator[None, None, Outcome]:
+    """Add or replace the subscriptions of a packet. Raises RemoteProtocolError."""
+    for _ in packet.filters():  # a packet that breaks the protocol changes nothing
+        yield
+    outcome = Outcome(session.position)
+    refused = 0
+    for pattern, qos, no_local, as_published, handling in packet.filters():
+        options = SubscriptionOptions(
+            qos=qos,
+            no_local=no_local,
+            retain_as_published=as_published,
+            identifier=packet.identifier,
+        )
+        try:
+            address = mapping.address(pattern)
+            since, is_new = session.subscribe(address, options)
+        except Refused as error:
+            refused += 1
+            if refused == 1:  # one line: there may be a million
+                log.info("%s: filter %r refused: %s", client_id, pattern, error.text)
+            five = packet.level == MQTT_5
+            code = SUBSCRIBE_REASONS[error.reason] if five else SUBSCRIBE_FAILURE
+            outcome.codes.append(code)
+        else:
+            outcome.codes.append(qos)
+            outcome.position = max(outcome.position, since)
+            outcome.no_local = outcome.no_local or no_local
+            outcome.replayed.pop(address, None)
+            if handling == 0 or (handling == 1 and is_new):  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+                outcome.replayed[address] = since
+        yield
+    if refused > 1:
+        log.info("%s: %d filters of one SUBSCRIBE refused", client_id, refused)
+    return outcome
+
+
+def unsubscribe(
+    packet: Unsubscribe, session: Session, mapping: TopicMapping, client_id: str
+) -> Generator[None, None, Outcome]:
+    """Remove the subscriptions of a packet. Raises RemoteProtocolError, and BrokerError where the
+    log takes nothing: before MQTT 5, UNSUBACK cannot say no."""
+    for _ in packet.filters():
+        yield
+    outcome = Outcome(session.position)
+    for pattern in packet.filters():
+        code = ReasonCode.NO_SUBSCRIPTION_EXISTED  # [MQTT-3.10.4-5]
+        try:
+            address = mapping.address(pattern)
+        except Refused as error:  # a filter that nobody can have subscribed to
+            log.debug("%s: filter %r: %s", client_id, pattern, error.text)
+        else:
+            if session.is_subscribed(address):
+                code = ReasonCode.SUCCESS
+            outcome.position = max(outcome.position, session.unsubscribe(address))
+        outcome.codes.append(code)
+        yield
+    return outcome
