@@ -186,12 +186,16 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
     # --- for the subclass to use ----------------------------------------------------------
 
     def close(self) -> None:
-        """Write what is gathered, then close. Nothing more is read."""
+        """Write what is gathered, then close. Nothing more is read, but a goodbye that a layer
+        waits for."""
         if self.closing:
             return
+        stays = self.layer is not None and self.transport is not None and self.layer.goodbye()
         self.write_gathered()
+        if stays:
+            self.resume_reading()
         self.closing = True
-        if self.transport is not None:
+        if self.transport is not None and not stays:
             self.transport.close()
 
     def abort(self) -> None:
@@ -238,6 +242,8 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
         """Undo `stop_reading`."""
         if self.transport is not None and not self.closing and not self.transport.is_reading():
             self.transport.resume_reading()
+        if self.layer is not None and not self.closing:
+            self.context.call_soon(self.layer.taken)
 
     # --- asyncio.BufferedProtocol ---------------------------------------------------------
 
@@ -272,6 +278,8 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
             return
         if at <= now:
             self._deadline = None
-            self.deadline(self.expired(now))
+            following = self.expired(now)
+            if following is not None:  # else it may have set one, for its last bytes
+                self.deadline(following)
         else:
             self.deadline(at)

@@ -42,6 +42,7 @@ KERNELS: Final[tuple[str, ...]] = (
     "polymq.gateways.amqp.kernels.fast_path",
     "polymq.gateways.http_cloudevents.kernels.texts",
     "polymq.net.kernels.streams",
+    "polymq.net.kernels.websocket",
 )
 """All that have two forms."""
 COMPILED_ONLY: Final = ("polymq.net.kernels.plane",)

@@ -46,6 +46,7 @@ cdef class Stream:
     cdef readonly bytes rest
     cdef public object shortcut
     cdef public double heard_at
+    cdef public object layer
     cdef bytearray own
     cdef object _own_view
     cdef Py_ssize_t _filled
@@ -57,8 +58,11 @@ cdef class Stream:
     cdef hand_over(self)
     @cython.locals(size=Py_ssize_t)
     cdef Py_ssize_t make_room(self) except -1
-    @cython.locals(end=Py_ssize_t, used=Py_ssize_t)
     cdef received(self, Py_ssize_t count)
+    @cython.locals(at=Py_ssize_t, buffer=bytearray)
+    cdef _receive_through(self, Py_ssize_t count)
+    @cython.locals(end=Py_ssize_t, used=Py_ssize_t)
+    cdef _present(self, Py_ssize_t count)
     @cython.locals(typed=Shortcut, taken=bint)
     cdef bint _take_shortcut(self, Py_ssize_t end) except -1
     @cython.locals(own=bytearray, used=Py_ssize_t)

@@ -48,6 +48,34 @@ class Shortcut:
         return False
 
 
+class Layer:
+    """What stands between a socket and `consume`: it turns what came into what is consumed, and
+    what was written into what is sent. It makes no byte more of what came."""
+
+    room = BUFFER_BYTES
+    """What should be read at once."""
+
+    def take(self, buffer: bytearray, start: int, end: int) -> int:
+        """Turn `buffer[start:end]`, which came, in place; return the index up to which there is
+        something to be consumed. What is left in part is the layer's to keep."""
+        raise NotImplementedError
+
+    def taken(self) -> None:
+        """What `take` left was consumed, or waits for its turn."""
+
+    def wrap(self, data: bytes) -> bytes:
+        """What is sent for what was gathered, which may be nothing."""
+        raise NotImplementedError
+
+    def drained(self) -> None:
+        """The transport takes bytes again."""
+
+    def goodbye(self) -> bool:
+        """The stream is about to close, and takes last bytes now. Returns whether its socket stays
+        open for the peer's goodbye."""
+        raise NotImplementedError
+
+
 class Iteration:
     """The shared read buffer, and what has to happen at the end of this loop iteration."""
 
@@ -170,6 +198,8 @@ class Stream:
         """Is asked before `consume`."""
         self.heard_at = 0.0
         """When the shortcut took a read for the last time, by the loop's clock."""
+        self.layer: Layer | None = None
+        """Between the socket and all this; None where they have the same bytes."""
         self.own: bytearray | None = None
         """The buffer of a frame that outgrew the shared one."""
         self._own_view: memoryview | None = None
@@ -217,6 +247,8 @@ class Stream:
             if self._gathered:
                 data = b"".join([data, *self._gathered])
                 self._gathered.clear()
+            if self.layer is not None:
+                data = self.layer.wrap(data)
             if type(data) is bytes and isinstance(self.transport, Wire):
                 wire = self.transport
                 wire.put(data)
@@ -234,6 +266,8 @@ class Stream:
     def resume_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
         self.paused = False
+        if self.layer is not None:
+            self.layer.drained()
         if not self.closing:
             self.drained()
 
@@ -246,9 +280,12 @@ class Stream:
             self._own_view = None
         at = self.make_room()
         if self.own is None:
-            return self.context.view[at:] if at else self.context.view
-        self._own_view = memoryview(self.own)
-        return self._own_view[at:]
+            view = self.context.view
+        else:
+            view = self._own_view = memoryview(self.own)
+        if self.layer is not None:
+            return view[at : at + self.layer.room]
+        return view[at:] if at else view
 
     def make_room(self) -> int:
         """Where the next bytes have to go: an index into `own`, or else the shared buffer."""
@@ -272,6 +309,24 @@ class Stream:
 
     def received(self, count: int) -> None:
         """So many bytes are where `make_room` said."""
+        if self.layer is None:
+            self._present(count)
+        else:
+            self._receive_through(count)
+
+    def _receive_through(self, count: int) -> None:
+        """So many bytes came for the layer."""
+        layer = self.layer
+        assert layer is not None
+        at = len(self.rest) if self.own is None else self._filled
+        buffer = self.context.buffer if self.own is None else self.own
+        count = layer.take(buffer, at, at + count) - at
+        if count:
+            self._present(count)
+        layer.taken()
+
+    def _present(self, count: int) -> None:
+        """So many bytes are there to be consumed."""
         if self.closing:
             return
         if self.own is not None:
@@ -337,6 +392,7 @@ class Stream:
         self.closing = True
         self.transport = None
         self.shortcut = None
+        self.layer = None
         self.rest = b""
         self.own = None
         self._own_view = None

@@ -179,6 +179,32 @@ def test_a_deadline_closes_a_silent_connection(monkeypatch: pytest.MonkeyPatch) 
     serve(scenario)
 
 
+def test_a_deadline_that_is_set_when_one_passed_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a connection that closes then, and gives its last bytes so long."""
+    monkeypatch.setattr("polymq.net.connection.TICK_SECONDS", 0.05)
+
+    async def scenario(_: Listener, made: list[Lines], streams: Streams) -> None:
+        reader, writer = streams
+        writer.write(b"hello\n")
+        await reader.readline()
+        connection = made[0]
+        passed: list[float] = []
+
+        def expired(now: float) -> None:
+            passed.append(now)
+            if len(passed) == 1:
+                connection.deadline(now)
+            else:
+                connection.close()
+
+        connection.expired = expired  # type: ignore[method-assign]
+        connection.deadline(connection.context.now())
+        assert await reader.read() == b""
+        assert len(passed) == 2
+
+    serve(scenario)
+
+
 def test_an_ended_connection_is_free_before_its_deadline() -> None:
     """By reference counts alone, also if its deadline moved, or was set when it ended."""
 
