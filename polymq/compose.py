@@ -48,7 +48,7 @@ from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, counter, gauge, make_registry
-from polymq.mqtt_metrics import mqtt_probes
+from polymq.mqtt_metrics import MQTT_SERVERS, mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.net.budget import Budget
@@ -66,7 +66,7 @@ from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term
 from polymq.replication_settings import check_settings
 from polymq.roster_metrics import Rosters, roster_probes
 from polymq.segment_size import say_size, segment_bytes_of
-from polymq.servers import LISTENERS, GatewayServer, ManyPorts, check_tls
+from polymq.servers import LISTENERS, GatewayServer, ManyPorts, check_tls, make_mqtt_websocket
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
@@ -377,6 +377,8 @@ class Node:
                 ports |= await self._open_listener(name, made)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
+        if settings.mqtt.enabled and settings.mqtt.websocket:
+            ports |= await self._open_websockets(context)
         if not any(ports.values()):
             logger("polymq").warning(
                 "no client can connect: mqtt, amqp, http and rocketmq are all switched off "
@@ -405,6 +407,26 @@ class Node:
         else:
             client = self._servers[secure] = make()
             ports[secure] = await client.start(host, section.tls_port, tls)
+        return ports
+
+    async def _open_websockets(self, context: Context) -> dict[str, int | None]:
+        """Open the ports for MQTT over WebSocket. Raises Failure."""
+        settings = self._settings
+        tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS)
+        wanted = {
+            "mqtt_ws": (settings.mqtt.plain, settings.mqtt.websocket_port, None),
+            "mqtt_wss": (tls is not None, settings.mqtt.websocket_tls_port, tls),
+        }
+        ports: dict[str, int | None] = {}
+        for name, (is_open, port, own_tls) in wanted.items():
+            if not is_open:
+                continue
+            client = make_mqtt_websocket(settings, self._engine.port, context)
+            self._servers[name] = client
+            try:
+                ports[name] = await client.start(settings.server.host, port, own_tls)
+            except CannotListen as error:
+                raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
         return ports
 
     async def _open_names(self, readers_port: int | None) -> int | None:
@@ -502,7 +524,7 @@ class Node:
             *queue_probes(self._engine),
             *self._shortage_probes(),
             *self.replication.probes(),
-            *mqtt_probes(lambda: (self._servers.get("mqtt"), self._servers.get("mqtts"))),
+            *mqtt_probes(lambda: [self._servers.get(name) for name in MQTT_SERVERS]),
             *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
             *self.pauses.probes(),
             counter(

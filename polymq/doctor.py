@@ -277,21 +277,29 @@ def fdatasync_ms(descriptor: int) -> float:
 def check_ports(settings: Settings) -> Iterator[Finding]:
     """Whether each listener could bind now, or a server of ours has bound it already."""
     running = running_server(settings)
-    for name in ("mqtt", "amqp", "http", "rocketmq", "names", "admin"):
-        section = getattr(settings, name)
-        if not section.enabled or section.port == 0:
-            continue
+    for name, port in _plain_ports(settings):
         host = "127.0.0.1" if name == "admin" else settings.server.host
-        if running is not None and getattr(running[1], name) == section.port:
+        if running is not None and getattr(running[1], name) == port:
             text = f"{name}: used by your server, process {running[0]}"
-            yield Finding(name=f"port {section.port}", status=Status.GOOD, text=text)
+            yield Finding(name=f"port {port}", status=Status.GOOD, text=text)
             continue
-        taken = bind_error(host, section.port)
+        taken = bind_error(host, port)
         yield Finding(
-            name=f"port {section.port}",
+            name=f"port {port}",
             status=Status.BAD if taken else Status.GOOD,
             text=f"{name}: {taken or 'free'}",
         )
+
+
+def _plain_ports(settings: Settings) -> Iterator[tuple[str, int]]:
+    """Listeners that are to be opened at a certain port, by their names."""
+    mqtt = settings.mqtt
+    for name in ("mqtt", "amqp", "http", "rocketmq", "names", "admin"):
+        section = getattr(settings, name)
+        if section.enabled and section.port:
+            yield name, section.port
+    if mqtt.enabled and mqtt.websocket and mqtt.plain and mqtt.websocket_port:
+        yield "mqtt_ws", mqtt.websocket_port
 
 
 def bind_error(host: str, port: int) -> str | None:

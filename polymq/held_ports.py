@@ -54,6 +54,11 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
             yield name, host, section.port
         if section.enabled and secure:
             yield f"{name}s", host, section.tls_port
+    mqtt = settings.mqtt
+    if mqtt.enabled and mqtt.websocket and mqtt.plain:
+        yield "mqtt_ws", host, mqtt.websocket_port
+    if mqtt.enabled and mqtt.websocket and secure:
+        yield "mqtt_wss", host, mqtt.websocket_tls_port
     if settings.admin.enabled:
         yield "admin", ADMIN_HOST, settings.admin.port
     if settings.names.enabled:

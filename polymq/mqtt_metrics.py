@@ -16,6 +16,8 @@ class HasCounters(Protocol):
         """Its counters by name (`gateways.mqtt.shared.Counters`)."""
 
 
+MQTT_SERVERS: Final = ("mqtt", "mqtts", "mqtt_ws", "mqtt_wss")
+"""Those of the ports for TCP and for WebSocket, without and with TLS."""
 CONNECTS: Final = {"accepted": "connections", "refused": "connects_refused"}
 PUBLISHES: Final = {"received": "publishes_received", "sent": "publishes_sent"}
 ENDINGS: Final = {
@@ -30,7 +32,7 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
     """The metrics of the MQTT listeners.
 
     Args:
-        servers: those of the plain port and of the one with TLS, as soon as they are made.
+        servers: those of `MQTT_SERVERS`, as soon as they are made.
     """
 
     def total(name: str) -> int:

@@ -33,7 +33,9 @@ class Ports:
     admin: int | None
     names: int | None = None
     replication: int | None = None
+    mqtt_ws: int | None = None
     mqtts: int | None = None
+    mqtt_wss: int | None = None
     amqps: int | None = None
     https: int | None = None
     rocketmqs: int | None = None

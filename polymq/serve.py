@@ -37,7 +37,8 @@ from polymq.replication_settings import check_settings
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-TLS_PORTS: Final = ("mqtts", "amqps", "https", "rocketmqs", "names_tls")
+OPTIONAL_PORTS: Final = ("mqtt_ws", "mqtts", "mqtt_wss", "amqps", "https", "rocketmqs", "names_tls")
+"""Those that are named where they are open: for WebSocket and for TLS."""
 WRITE_AGAIN_SECONDS: Final = 2.0
 """How long a file that found no room waits."""
 
@@ -176,7 +177,7 @@ async def _run(
             admin=ports.admin,
             names=ports.names,
             replication=ports.replication,
-            **{name: port for name in TLS_PORTS if (port := getattr(ports, name)) is not None},
+            **{name: port for name in OPTIONAL_PORTS if (port := getattr(ports, name)) is not None},
             data=str(settings.server.data_directory),
             durability=settings.topics.durability,
             role=node.replication.role,
@@ -260,6 +261,9 @@ def with_ports(settings: Settings, ports: Ports) -> Settings:
         for name in ("mqtt", "amqp", "http", "rocketmq", "admin", "names")
         if (port := getattr(ports, name)) is not None
     }
+    if ports.mqtt_ws is not None:
+        mqtt = bound.get("mqtt", settings.mqtt)
+        bound["mqtt"] = mqtt.model_copy(update={"websocket_port": ports.mqtt_ws})
     return settings.model_copy(update=bound)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
@@ -18,6 +18,9 @@ from polymq.net.connection import Context
 from polymq.net.roster import Roster
 from polymq.settings import MIB, Settings, is_loopback
 from polymq.tls import make_tls, names_tls
+
+if TYPE_CHECKING:
+    from polymq.gateways.mqtt.limits import Limits as MqttLimits
 
 
 class GatewayServer(Protocol):
@@ -59,16 +62,42 @@ def make_mqtt(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> GatewayServer:
     """MQTT over TCP."""
-    from polymq.gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
     from polymq.gateways.mqtt.server import Server as MqttServer
 
-    limits = Limits(
+    return MqttServer(
+        port=engine,
+        context=context,
+        limits=_mqtt_limits(settings),
+        fixed_topic=settings.mqtt.topic or None,
+    )
+
+
+def make_mqtt_websocket(settings: Settings, engine: BrokerPort, context: Context) -> GatewayServer:
+    """MQTT over WebSocket."""
+    from polymq.gateways.mqtt.server import Server as MqttServer
+    from polymq.gateways.mqtt.websocket import make_offer
+
+    limits = _mqtt_limits(settings)
+    return MqttServer(
+        port=engine,
+        context=context,
+        limits=limits,
+        fixed_topic=settings.mqtt.topic or None,
+        websocket=make_offer(
+            path=settings.mqtt.websocket_path,
+            origins=settings.mqtt.websocket_origins,
+            packet_bytes_max=limits.packet_bytes_max,
+        ),
+    )
+
+
+def _mqtt_limits(settings: Settings) -> MqttLimits:
+    from polymq.gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
+
+    return Limits(
         connections_max=settings.mqtt.connections_max,
         inflight_max=settings.mqtt.inflight_max,
         packet_bytes_max=_one_piece_max(settings) + PUBLISH_OVERHEAD_BYTES,
-    )
-    return MqttServer(
-        port=engine, context=context, limits=limits, fixed_topic=settings.mqtt.topic or None
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,6 +104,18 @@ def _checked_topic(name: str) -> str:
     return name
 
 
+def _checked_path(path: str) -> str:
+    if re.fullmatch(r"/[!-~]*", path) is None or {"?", "#"} & set(path):
+        raise ValueError("the path of a URL begins with /, and has no blanks, ? or #")
+    return path
+
+
+def _checked_origin(origin: str) -> str:
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+|null", origin) is None:
+        raise ValueError("an origin is SCHEME://HOST or SCHEME://HOST:PORT, with nothing behind it")
+    return origin
+
+
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
 Network = IPvAnyNetwork
@@ -164,10 +177,25 @@ class ListenerSettings(Section):
 
 
 class MqttSettings(ListenerSettings):
-    """MQTT 3.1.1 over TCP. Topic names longer than 32,000 bytes may be refused."""
+    """MQTT 3.1.1 over TCP and WebSocket. Topic names longer than 32,000 bytes may be refused."""
 
     port: PlainPort = 1883
     tls_port: TlsPort = 8883
+    websocket: bool = False
+    """Whether to open the ports for MQTT over WebSocket, for clients in browsers. It is off by
+    default, as in mosquitto, because a page of any origin can reach such a port, even one that only
+    this machine can reach (`mqtt.websocket_origins`)."""
+    websocket_port: PortNumber = 8083
+    """The port for MQTT over WebSocket without TLS. 0: the system chooses a free port. It is not
+    opened if `mqtt.plain` is false."""
+    websocket_tls_port: PortNumber = 8084
+    """The port for MQTT over WebSocket with TLS. It is opened if there is a certificate
+    (`[tls]`)."""
+    websocket_path: Annotated[str, AfterValidator(_checked_path)] = "/mqtt"
+    """The path of the URL that clients connect to. The path `/` is accepted, too."""
+    websocket_origins: list[Annotated[str, AfterValidator(_checked_origin)]] = []
+    """The origins of the pages that may connect, such as "https://app.example.com". Empty: pages of
+    every origin. Clients that are not browsers send no origin, and may always connect."""
     inflight_max: Annotated[int, Field(ge=1, le=16_384)] = 16_384
     """How many messages of QoS 1 and 2 may be in flight to a client. A connection begins with 32,
     and gets more while it acknowledges them within half a second. The quota `inflight` limits the

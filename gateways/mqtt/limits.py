@@ -22,7 +22,8 @@ class Limits:
 
     connect_seconds_max: float = 10.0
     """From the accepted socket to a whole CONNECT ("a reasonable amount of time", 3.1.1 part
-    3.1.4). Mosquitto and EMQX wait 5 to 30 seconds; slow TLS handshakes are counted before."""
+    3.1.4); the handshake of a WebSocket has no time of its own. Mosquitto and EMQX wait 5 to 30
+    seconds; slow TLS handshakes are counted before."""
 
     connect_bytes_max: int = 5 + 12 + 5 * (2 + 65_535) + 2 * (4 + 65_535)
     """The largest CONNECT that there can be before MQTT 5, and two property blocks of 64 KiB: its

@@ -7,15 +7,20 @@ import secrets
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 
 from polymq.broker.port import BrokerPort, StorageFailed
 from polymq.gateways.mqtt.connection import Connection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.shared import Counters, Shared
+from polymq.gateways.mqtt.websocket import make_connection
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
+from polymq.net.websocket import GOING_AWAY, SERVER_ERROR
+from polymq.net.websocket_handshake import Offer
+from polymq.net.websocket_layer import WebSocketLayer
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +36,8 @@ class Server:
     Args:
         fixed_topic: keep whole topic names in the tag of this one topic (see `mapping.py`).
         new_client_id: makes ids for clients that send none [MQTT-3.1.3-6].
+        websocket: what is offered to clients that open a WebSocket, where this listener is for
+            them; None: it is for MQTT over TCP.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class Server:
         limits: Limits | None = None,
         fixed_topic: str | None = None,
         new_client_id: Callable[[], str] = random_client_id,
+        websocket: Offer | None = None,
     ) -> None:
         limits = limits if limits is not None else Limits()
         self._shared = Shared(
@@ -50,6 +58,7 @@ class Server:
             mapping=TopicMapping(port=port, limits=limits, fixed_topic=fixed_topic),
             new_client_id=new_client_id,
         )
+        self._websocket = websocket
         self._listener: Listener | None = None
         port.storage.when_failed(self._storage_failed)
 
@@ -58,7 +67,7 @@ class Server:
         shared = self._shared
         self._listener = await listen(
             shared.context,
-            lambda: Connection(shared),
+            partial(make_connection, shared, self._websocket),
             host=host,
             port=port,
             tls=tls,
@@ -75,6 +84,7 @@ class Server:
             return
         self._listener.stop_accepting()
         for connection in self._connections():
+            _goes_away(connection, GOING_AWAY)
             connection.leave()
         if not await self._listener.wait_empty(drain_seconds):
             for connection in self._connections():
@@ -113,4 +123,11 @@ class Server:
         connections = self._connections()
         log.error("closing %d MQTT connections: %s", len(connections), error)
         for connection in connections:
+            _goes_away(connection, SERVER_ERROR)
             connection.storage_failed()
+
+
+def _goes_away(connection: Connection, code: int) -> None:
+    """That the server ends it: over WebSocket the client learns that."""
+    if isinstance(connection.layer, WebSocketLayer):
+        connection.layer.goes_away(code)

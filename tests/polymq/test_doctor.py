@@ -93,6 +93,18 @@ def test_taken_port_is_bad() -> None:
     assert "port 0" not in findings
 
 
+def test_a_taken_port_for_websocket_is_bad() -> None:
+    """Only where it would be opened."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        mqtt: dict[str, object] = {"port": 0, "websocket_port": port}
+        others: dict[str, dict[str, object]] = {"amqp": {"port": 0}, "http": {"port": 0}}
+        assert not list(doctor.check_ports(load({"mqtt": mqtt, **others})))
+        (found,) = doctor.check_ports(load({"mqtt": {**mqtt, "websocket": True}, **others}))
+    assert (found.name, found.status) == (f"port {port}", Status.BAD)
+    assert found.text.startswith("mqtt_ws: port")
+
+
 def test_ports_of_the_own_running_server_are_good(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

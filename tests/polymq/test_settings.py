@@ -109,6 +109,21 @@ def test_all_messages_need_a_topic_that_can_take_them(name: str, reason: str) ->
     assert reason in text
 
 
+@pytest.mark.parametrize("path", ["", "mqtt", "/a b", "/a?b", "/a#b", "/\xfc"])
+def test_a_path_for_websocket_is_one_of_a_url(path: str) -> None:
+    text = refusal(flags={"mqtt": {"websocket_path": path}})
+    assert text.startswith("option: mqtt.websocket_path: the path of a URL begins with /")
+
+
+@pytest.mark.parametrize("origin", ["", "app.example", "https://", "https://a/", "https://a/b"])
+def test_an_origin_has_nothing_behind_its_port(origin: str) -> None:
+    """A browser sends none with a slash, so it would be refused for ever."""
+    text = refusal(flags={"mqtt": {"websocket_origins": [origin]}})
+    assert "an origin is SCHEME://HOST" in text
+    flags = {"mqtt": {"websocket_origins": ["https://a.example:8443", "app://b", "null"]}}
+    assert len(load_settings(flags=flags).mqtt.websocket_origins) == 3
+
+
 def test_wrong_value_names_source_key_and_value() -> None:
     text = refusal(flags={"mqtt": {"port": 70000}})
     assert text.startswith("option: mqtt.port: ")

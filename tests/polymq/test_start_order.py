@@ -21,8 +21,9 @@ from polymq.errors import ExitCode, Failure
 from polymq.held_ports import reserve_ports
 from polymq.name_server import NameServerThread
 from polymq.net.budget import Budget
+from polymq.ports import Ports
 from polymq.segment_size import segment_bytes_of
-from polymq.serve import run_server
+from polymq.serve import run_server, with_ports
 from polymq.settings import MIB, Settings, load_settings
 from tests.harness.files import MemoryFiles
 
@@ -78,6 +79,41 @@ def test_two_listeners_do_not_have_one_port(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=f"^amqp: port {port} is that of mqtt"):
         run_server(settings_for(tmp_path, mqtt=port, amqp=port), ready_file=None)
     assert not (tmp_path / "data").exists()
+
+
+def with_websocket(settings: Settings, **changed: object) -> Settings:
+    mqtt = settings.mqtt.model_copy(update={"websocket": True, **changed})
+    return settings.model_copy(update={"mqtt": mqtt})
+
+
+def test_a_port_for_websocket_is_looked_at_like_the_others(tmp_path: Path, taken: int) -> None:
+    """Taken by another program, or by another listener; not where it is not to be opened."""
+    settings = with_websocket(settings_for(tmp_path), websocket_port=taken)
+    with pytest.raises(Failure, match=f"^mqtt_ws: port {taken}") as caught:
+        run_server(settings, ready_file=None)
+    assert caught.value.code == ExitCode.CANNOT_LISTEN
+    free = free_port()
+    settings = with_websocket(settings_for(tmp_path, amqp=free), websocket_port=free)
+    with pytest.raises(Failure, match=f"^mqtt_ws: port {free} is that of amqp"):
+        reserve_ports(settings)
+    for changed in ({"websocket": False}, {"enabled": False}, {"plain": False}):
+        reserve_ports(
+            with_websocket(settings_for(tmp_path), websocket_port=taken, **changed)
+        ).close()
+
+
+def test_another_role_keeps_the_port_for_websocket(tmp_path: Path) -> None:
+    ports = Ports(
+        host="127.0.0.1", mqtt=1, amqp=2, http=3, rocketmq=4, admin=5, mqtt_ws=6, names=None
+    )
+    mqtt = with_ports(with_websocket(settings_for(tmp_path)), ports).mqtt
+    assert (mqtt.websocket, mqtt.port, mqtt.websocket_port) == (True, 1, 6)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def test_a_held_port_is_nobody_elses_and_its_listeners_own(tmp_path: Path) -> None:

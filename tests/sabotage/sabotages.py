@@ -26,6 +26,7 @@ from tests.sabotage.of_the_starts import OF_THE_STARTS
 from tests.sabotage.of_the_store import OF_THE_STORE
 from tests.sabotage.of_the_turns import OF_THE_TURNS
 from tests.sabotage.of_the_users import OF_THE_USERS
+from tests.sabotage.of_the_websockets import OF_THE_WEBSOCKETS
 
 SABOTAGES = (
     *OF_THE_STORE,
@@ -49,4 +50,5 @@ SABOTAGES = (
     *OF_THE_RETENTION,
     *OF_THE_REPLICATION,
     *OF_THE_SINK,
+    *OF_THE_WEBSOCKETS,
 )

@@ -1,0 +1,57 @@
+'use strict';
+
+// One process with any number of unmodified MQTT.js clients, driven by lines of JSON: each command
+// on standard input has an id, which its answer on standard output repeats. Messages that a client
+// receives are lines of their own.
+
+const readline = require('node:readline');
+const mqtt = require('mqtt');
+
+const clients = new Map();
+
+function say(line) {
+  process.stdout.write(`${JSON.stringify(line)}\n`);
+}
+
+const commands = {
+  async connect({ name, url, options }) {
+    const client = await mqtt.connectAsync(url, { clientId: name, ...options });
+    client.on('message', (topic, body, packet) => {
+      say({ client: name, topic, body: body.toString('base64'), qos: packet.qos });
+    });
+    client.on('error', error => say({ client: name, failed: error.message }));
+    clients.set(name, client);
+    return {};
+  },
+
+  async subscribe({ name, filter, qos }) {
+    const [granted] = await clients.get(name).subscribeAsync(filter, { qos });
+    return { qos: granted.qos };
+  },
+
+  async publish({ name, topic, body, qos, count }) {
+    const data = Buffer.from(body, 'base64');
+    const sent = [];
+    for (let n = 0; n < count; n += 1) {
+      sent.push(clients.get(name).publishAsync(topic, data, { qos }));
+    }
+    await Promise.all(sent);
+    return { count };
+  },
+
+  async end({ name }) {
+    await clients.get(name).endAsync();
+    return {};
+  },
+};
+
+readline.createInterface({ input: process.stdin }).on('line', async text => {
+  const { id, command, ...given } = JSON.parse(text);
+  try {
+    say({ id, result: await commands[command](given) });
+  } catch (error) {
+    say({ id, error: error.message });
+  }
+}).on('close', () => process.exit(0));
+
+say({ ready: true });
