@@ -25,8 +25,8 @@ def test_packets_come_in_any_pieces(case: Case) -> None:
     for at in range(len(data)):
         client.send(data[at : at + 1])
     kinds = [client.read().kind for _ in range(5)]
-    assert kinds[:2] == [Kind.CONNACK, Kind.SUBACK]
-    assert sorted(kinds[2:]) == [Kind.PUBLISH, Kind.PUBACK, Kind.PINGRESP]
+    assert kinds[0] == Kind.CONNACK
+    assert sorted(kinds[1:]) == [Kind.PUBLISH, Kind.PUBACK, Kind.SUBACK, Kind.PINGRESP]
 
 
 @pytest.fixture
