@@ -45,10 +45,12 @@ class Peer:
 @contextlib.contextmanager
 def polymq(directory: Path) -> Iterator[Peer]:
     server = Server(directory, {}, {}, (sys.executable, "-m", "polymq"))
-    server.start()
-    listeners = json.loads((server.data_directory / "server.json").read_text(encoding="utf-8"))
-    yield Peer(server.mqtt_port, listeners.get("mqtt_ws"))
-    server.close(sys.stdout)
+    try:
+        server.start()
+        listeners = json.loads((server.data_directory / "server.json").read_text(encoding="utf-8"))
+        yield Peer(server.mqtt_port, listeners.get("mqtt_ws"))
+    finally:
+        server.close(sys.stdout)
 
 
 @contextlib.contextmanager
