@@ -126,9 +126,10 @@ class WebSocket:
 
     def wrap(self, data: bytes) -> bytes:
         """What is sent for what was written, with all that waits."""
-        parts = [self._opening, self._pong]
+        parts: list[bytes | memoryview] = [self._opening, self._pong]
+        view = memoryview(data)
         for at in range(0, len(data), SENT_FRAME_BYTES_MAX):
-            piece = data[at : at + SENT_FRAME_BYTES_MAX]  # no copy, if it is all
+            piece = view[at : at + SENT_FRAME_BYTES_MAX]  # copied once, by `join`
             parts += _header(_BINARY, len(piece)), piece
         parts.append(self._close)
         self._opening = self._pong = self._close = b""

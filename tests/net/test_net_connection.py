@@ -199,7 +199,7 @@ def test_a_deadline_that_is_set_when_one_passed_holds(monkeypatch: pytest.Monkey
 
         connection.expired = expired  # type: ignore[method-assign]
         connection.deadline(connection.context.now())
-        assert await reader.read() == b""
+        assert await asyncio.wait_for(reader.read(), 10) == b""
         assert len(passed) == 2
 
     serve(scenario)

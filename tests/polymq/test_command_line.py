@@ -337,9 +337,9 @@ def test_the_help_of_serve_names_all_ports(capsys: pytest.CaptureFixture[str]) -
         str(port)
         for section in Settings().model_dump().values()
         for key, port in section.items()
-        if key in ("port", "tls_port")
+        if key == "port" or key.endswith("_port")
     }
-    assert len(ports) == 11
+    assert len(ports) == 13
     assert ports <= help_of(capsys, "serve")
 
 

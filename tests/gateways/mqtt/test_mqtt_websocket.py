@@ -307,6 +307,41 @@ def test_the_end_waits_for_the_turn_of_what_came_before(monkeypatch: pytest.Monk
     serve(scenario)
 
 
+def test_a_packet_in_part_counts_like_one_over_tcp() -> None:
+    """It is what of the packet is here, however many frames it came in (`uploads.py`)."""
+
+    async def scenario(house: House) -> None:
+        peer = await house.client()
+        packet = wire.publish("a", b"x" * 1_000_000, qos=1, packet_id=1)
+        for at in range(0, 500_000, 10_000):
+            peer.send(ws.frame(packet[at : at + 10_000]))
+        while house.server.statistics()["uploads_bytes"] < 500_000:
+            await asyncio.sleep(0)
+        assert house.server.statistics()["uploads_bytes"] == 500_000
+        peer.send(ws.frame(packet[500_000:]))
+        await peer.expect(wire.puback(1))
+        assert house.server.statistics()["uploads_bytes"] == 0
+
+    serve(scenario)
+
+
+def test_one_client_too_many_is_closed_and_room_comes_back() -> None:
+    async def scenario(house: House) -> None:
+        first = await house.client("a")
+        await house.client("b")
+        third = await house.peer()
+        third.send(ws.request())
+        await third.expect_end()
+        first.send(ws.close(1000))
+        await first.expect_close(1000)
+        await first.expect_end()
+        while house.server.connection_count == 2:
+            await asyncio.sleep(0)
+        await house.client("c")
+
+    serve(scenario, limits=Limits(connections_max=2))
+
+
 def test_a_server_that_stops_says_that_it_goes_away() -> None:
     """And waits for no answer, but for the acknowledgements that are owed."""
 
