@@ -23,9 +23,11 @@ from collections.abc import Callable
 from typing import Final
 
 from polymq.broker.core import Core
+from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.pacing.timers import Timer
 from polymq.broker.queues.heads import LOOK_COUNT, Head
 from polymq.broker.queues.queue import Group
+from polymq.core_log.kernels.batch import RECORD_BORN_MS_AT
 from polymq.core_log.kernels.layout import STORE_MS_MASK
 from polymq.core_log.kernels.writing import expired
 
@@ -33,6 +35,16 @@ NOT_KNOWN: Final = -1
 """What is at the head has to be read from the disk first; the group is pumped when it is there."""
 ZERO_TTL_CODE: Final = 1
 _STORE_MS: Final = slice(20, 26)  # of a private entry
+
+
+def is_expired(run: RecordRun, now_ms: int) -> bool:
+    """Whether a message, a run of one, has outlived its own time to live, which begins when it is
+    published: where no queue lets it expire."""
+    if not run.meta.ttl_code:
+        return False
+    at = run.start + RECORD_BORN_MS_AT
+    born_ms = int.from_bytes(run.memory[at : at + 8], "big")
+    return born_ms + run.meta.ttl_code - 1 <= now_ms
 
 
 def ttl_code(ttl_ms: int | None) -> int:

@@ -28,6 +28,7 @@ from polymq.broker.errors import Refused
 from polymq.broker.kernels.delivery import publish_qos
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.port.values import Address, Position
+from polymq.broker.queues.expiry import is_expired
 from polymq.broker.topics.retained import Retained, origin_of, position_of
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ class RetainedReplay:
             return
         records = found.records or b""  # one message, or none if it cannot be read
         for run in self._core.metas.plain_runs(records, 0, len(records))[0]:
-            if subscription.is_own(run.meta):
+            if subscription.is_own(run.meta) or is_expired(run, self._core.clock_ms()):
                 continue
             if owed is None or not owed.interrupted or self._waited(subscription, run):
                 self._session.send_retained(subscription, run, found.address, found.entry)

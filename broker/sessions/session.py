@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from polymq.broker.sessions.backlogs import Backlog
     from polymq.broker.sessions.owed import Owed
     from polymq.broker.sessions.retained_replay import RetainedReplay
-    from polymq.broker.sessions.sessions import Sessions
+    from polymq.broker.sessions.sessions import Resending, Sessions
 
 
 END_STEPS: Final = 8
@@ -273,6 +273,8 @@ class MqttSession(SessionEnd):
         self.subscriptions: dict[Address, Subscription] = {}
         self.inbound: set[int] = set()
         """Packet ids of QoS 2 messages that were taken and not yet released."""
+        self.resending: Resending | None = None
+        """What was in flight and is being sent again."""
         self._looking = False
         """The log took no packet ids: it will be asked again."""
         self._retired: list[Subscription] = []
@@ -563,6 +565,14 @@ class MqttSession(SessionEnd):
                 subscription.registration.ready()
         if self.replay is not None:
             self.replay.ready()
+        if self.resending is not None:
+            self.resending.window_opened()
+
+    def room_in_window(self, unsent: int) -> int:
+        """How many messages may be sent now, of what is in flight all but `unsent`. `ready` is
+        called when there is room for more."""
+        self._starved = True
+        return self._window_max - (self.unacked.count + len(self.releasing) - unsent)
 
     # --- inbound QoS 2 ------------------------------------------------------------------------
 
@@ -691,6 +701,7 @@ class MqttSession(SessionEnd):
             subscription.detach()
         self._retired.clear()
         self.replay = None
+        self.resending = None
         if self.clean:
             self.sessions.ended(self)
             return

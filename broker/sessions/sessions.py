@@ -300,7 +300,8 @@ class Sessions:
         if session.number:
             self.state.forget_settled([session.number])  # what retention took meanwhile
             self.state.look_for_flown()
-        _Resending(self, session, before, done).step()
+        session.resending = Resending(self, session, before, done)
+        session.resending.step()
 
     def _read_held(
         self,
@@ -383,7 +384,7 @@ def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:
     return max(1, min(granted, published))
 
 
-class _Resending:
+class Resending:
     """What was in flight is sent again to one connection of a session. (An object, and not two
     functions that call each other: those would be a cycle.)"""
 
@@ -399,9 +400,18 @@ class _Resending:
             if tag < before
         )
         self._done = done
+        self._left = sum(count for _, _, _, count in self._runs)
+        """Messages that are not sent again yet."""
+        self._owed_pubrels = len(session.releasing)
+        """Of former connections: they take nothing of this one's window (5.0 part 4.9)."""
         self._reading = False  # a run is on its way from the log
         self._stepping = False
         self._turn_over = False
+
+    def window_opened(self) -> None:
+        """Something was acknowledged: there may be room for more."""
+        if not self._reading and not self._stepping:
+            self.step()
 
     def step(self) -> None:
         """Send the next runs, as many as one step may, and go on in the next iteration; or end.
@@ -413,11 +423,16 @@ class _Resending:
             if session.link is None or session.connection_number != self._connection:
                 return
             if not self._runs:
+                session.resending = None
                 for tag in session.releasing:
                     session.link.send_pubrels(packet_id(tag), 1)
                 self._done()
                 return
             _, holder, offset, count = self._runs[0]
+            count = min(count, session.room_in_window(self._left + self._owed_pubrels))
+            if count <= 0:
+                self._stepping = False
+                return  # the client takes fewer than the one before it [MQTT-3.3.4-9]
             self._reading = True
             self._sessions._read_held(holder, offset, count, self._got)
             if self._reading:
@@ -432,6 +447,7 @@ class _Resending:
         tag, holder, offset, count = self._runs.popleft()
         if records and self._session.connection_number == self._connection:
             sent = self._sessions._resend_records(self._session, tag, holder, records)
+            self._left -= min(sent, count)
             if sent < count:
                 self._runs.appendleft((tag + sent, holder, offset + sent, count - sent))
             self._turn_over = sent < found  # the rest is much

@@ -671,7 +671,7 @@ class Connection(SocketConnection):
         sent = set()
         at = sent_count = 0
         while at < len(data):
-            found = read_length(data, at + 1, len(data))
+            found = read_length(data, at + 1, len(data), is_minimal=True)
             assert found is not None
             length, content = found
             name_size = int.from_bytes(data[content : content + 2], "big")

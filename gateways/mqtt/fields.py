@@ -23,9 +23,13 @@ _CONTROL_CHARACTERS: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
 # --- numbers ---------------------------------------------------------------------------------
 
 
-def read_length(buffer: Buffer, at: int, end: int) -> tuple[int, int] | None:
+def read_length(buffer: Buffer, at: int, end: int, *, is_minimal: bool) -> tuple[int, int] | None:
     """The Variable Byte Integer at `at`, as Remaining Length is one: its value and what is behind
-    it; None if it is cut off."""
+    it; None if it is cut off.
+
+    Args:
+        is_minimal: it must not take more bytes than it needs, which only MQTT 5 demands.
+    """
     value = 0
     for index in range(4):
         if at + index >= end:
@@ -33,6 +37,8 @@ def read_length(buffer: Buffer, at: int, end: int) -> tuple[int, int] | None:
         byte = buffer[at + index]
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
+            if is_minimal and index and byte == 0:
+                raise malformed("MQTT-1.5.5-1", "a number takes more bytes than it needs")
             return value, at + index + 1
     raise malformed("3.1.1 part 2.2.3", "the Remaining Length goes on after four bytes")
 
@@ -144,7 +150,7 @@ class Content:
 
     def length(self) -> int:
         """A Variable Byte Integer."""
-        found = read_length(self._data, self._at, len(self._data))
+        found = read_length(self._data, self._at, len(self._data), is_minimal=True)
         if found is None:
             raise malformed("MQTT-1.5.5-1", f"{self.name} ends within a length")
         value, self._at = found

@@ -258,10 +258,7 @@ def _decode_connect(content: Content, _level: int) -> Connect:
             "MQTT-3.1.2-2",
             f"protocol level {level} of {name.decode()} is not supported",
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-            answer=encode_connack(
-                MQTT_5 if MQTT_5 < level < 0x80 else MQTT_3_1_1,
-                ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-            ),
+            answer=encode_connack(MQTT_3_1_1, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION),
         )
     try:
         return _decode_connect_fields(content, level)

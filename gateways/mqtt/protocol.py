@@ -170,6 +170,11 @@ _MALFORMED: Final[Mapping[int, tuple[str, str, ReasonCode]]] = {
         "a client's PUBLISH has a Subscription Identifier",
         ReasonCode.PROTOCOL_ERROR,
     ),
+    codes.MALFORMED_LONG_FORM: (
+        "MQTT-1.5.5-1",
+        "a number takes more bytes than it needs",
+        ReasonCode.MALFORMED_PACKET,
+    ),
     codes.MALFORMED_FORMAT: (
         "5.0 part 3.3.2.3.2",
         "the Payload Format Indicator is neither 0 nor 1",
@@ -284,7 +289,7 @@ class Protocol:
             raise LocalProtocolError(f"the kernel left {kind.name} to the codec")
         if first & 0x0F != FIXED_FLAGS[kind]:
             raise malformed("MQTT-2.2.2-2", f"the flags of {kind.name} are wrong")
-        found = read_length(buffer, start + 1, end)
+        found = read_length(buffer, start + 1, end, is_minimal=self.level == MQTT_5)
         if found is None:
             return NEED_DATA
         length, content = found

@@ -52,6 +52,9 @@ MALFORMED_RESPONSE: Final = 20
 """The Response Topic has a wildcard [MQTT-3.3.2-14]."""
 MALFORMED_SUBSCRIPTION: Final = 21
 """A client's PUBLISH has a Subscription Identifier [MQTT-3.3.4-6]."""
+MALFORMED_LONG_FORM: Final = 23
+"""MQTT 5: a number takes more bytes than it needs [MQTT-1.5.5-1]. The older versions do not forbid
+it."""
 MALFORMED_FORMAT: Final = 22
 """The Payload Format Indicator is neither 0 nor 1 (5.0 part 3.3.2.3.2)."""
 

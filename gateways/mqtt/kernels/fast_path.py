@@ -422,7 +422,8 @@ class FastPath(Shortcut):
             data = encoded
         count = run.count
         size = len(data)
-        self.message_bytes = size if count == 1 else size // count
+        if size >= count:  # less is left only of messages that the client does not take
+            self.message_bytes = size if count == 1 else size // count
         self.shared.sent += count
         write(data)
 

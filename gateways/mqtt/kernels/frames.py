@@ -34,6 +34,7 @@ from polymq.gateways.mqtt.kernels.codes import (
     MALFORMED_IDENTIFIER,
     MALFORMED_LARGE,
     MALFORMED_LENGTH,
+    MALFORMED_LONG_FORM,
     MALFORMED_PROPERTY,
     MALFORMED_QOS,
     MALFORMED_REASON,
@@ -64,6 +65,9 @@ from polymq.gateways.mqtt.kernels.codes import (
 )
 
 Buffer = bytes | bytearray | memoryview
+
+LONG_FORM: Final = -2
+"""A number in more bytes than it needs."""
 
 _DUPLICATE: Final = 0x08
 _PUBREL_FLAGS: Final = 0x02
@@ -250,6 +254,8 @@ def _read_packet(buffer: Buffer, at: int, end: int, packet_bytes_max: int, five:
         shift += 7
         if byte < 0x80:
             break
+    if five and byte == 0 and shift > 7:
+        return _stopped(MALFORMED_LONG_FORM)
     if body - at + length > packet_bytes_max:
         return _stopped(MALFORMED_LARGE)
     # An acknowledgement is a packet id; a PUBLISH has room for the size of its topic at least.
@@ -286,6 +292,8 @@ def _read_packet(buffer: Buffer, at: int, end: int, packet_bytes_max: int, five:
     properties = content
     if five:
         size, properties = _read_length(buffer, content, after)
+        if size == LONG_FORM:
+            return _stopped(MALFORMED_LONG_FORM)
         if size < 0 or size > after - properties:
             return _stopped(MALFORMED_SIZE)
         content = properties + size
@@ -299,7 +307,7 @@ def _read_packet(buffer: Buffer, at: int, end: int, packet_bytes_max: int, five:
 
 def _read_length(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
     """The Variable Byte Integer at `at`, and what is behind it; -1: four bytes do not end it, or
-    the range does."""
+    the range does; `LONG_FORM`: it takes more bytes than it needs."""
     value = 0
     for shift in range(0, 28, 7):
         if at >= end:
@@ -308,7 +316,7 @@ def _read_length(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return (LONG_FORM if byte == 0 and shift else value), at
     return -1, at
 
 
@@ -381,6 +389,8 @@ def _read_ack_reason(content: bytes, kind: int) -> int:
     if len(content) == 1:
         return PACKET_READ
     size, at = _read_length(content, 1, len(content))
+    if size == LONG_FORM:
+        return MALFORMED_LONG_FORM
     if size < 0 or at + size != len(content):
         return MALFORMED_SIZE
     explained = False

@@ -40,6 +40,7 @@ cdef enum:
     MALFORMED_RESPONSE = 20
     MALFORMED_SUBSCRIPTION = 21
     MALFORMED_FORMAT = 22
+    MALFORMED_LONG_FORM = 23
     FLAG_QOS = 6
     FLAG_QOS_SHIFT = 1
     FLAGS_STORED = 7
@@ -76,6 +77,7 @@ for _name, _value in (
     ("MALFORMED_ALIAS", MALFORMED_ALIAS), ("MALFORMED_TEXT", MALFORMED_TEXT),
     ("MALFORMED_REASON", MALFORMED_REASON), ("MALFORMED_RESPONSE", MALFORMED_RESPONSE),
     ("MALFORMED_SUBSCRIPTION", MALFORMED_SUBSCRIPTION), ("MALFORMED_FORMAT", MALFORMED_FORMAT),
+    ("MALFORMED_LONG_FORM", MALFORMED_LONG_FORM),
     ("FLAG_QOS", FLAG_QOS), ("FLAG_QOS_SHIFT", FLAG_QOS_SHIFT), ("FLAGS_STORED", FLAGS_STORED),
     ("FLAG_PROPERTIES", FLAG_PROPERTIES), ("FLAG_EXPIRES", FLAG_EXPIRES),
     ("ALIAS_SHIFT", ALIAS_SHIFT), ("EXPIRY_SHIFT", EXPIRY_SHIFT),
@@ -158,7 +160,7 @@ cdef inline Py_ssize_t read_length(
     const uint8_t* buffer, Py_ssize_t* at, Py_ssize_t end
 ) noexcept nogil:
     """The Variable Byte Integer at `at`, which moves behind it; -1: four bytes do not end it, or
-    the range does."""
+    the range does; -2: it takes more bytes than it needs."""
     cdef Py_ssize_t value = 0
     cdef int byte, shift = 0
     while shift < 28 and at[0] < end:
@@ -166,7 +168,7 @@ cdef inline Py_ssize_t read_length(
         at[0] += 1
         value |= <Py_ssize_t>(byte & 0x7F) << shift
         if byte < 0x80:
-            return value
+            return -2 if byte == 0 and shift else value
         shift += 7
     return -1
 
@@ -259,6 +261,8 @@ cdef int read_ack_reason(
     if at == end:
         return PACKET_READ
     size = read_length(buffer, &at, end)
+    if size == -2:
+        return MALFORMED_LONG_FORM
     if size < 0 or at + size != end:
         return MALFORMED_SIZE
     while at < end:
@@ -318,6 +322,8 @@ cdef inline int read_packet(
         shift += 7
         if byte < 0x80:
             break
+    if five and byte == 0 and shift > 7:
+        return MALFORMED_LONG_FORM
     if body - at + length > packet_bytes_max:
         return MALFORMED_LARGE
     if length < 2 or (length > 2 and kind != TYPE_PUBLISH and not five):
@@ -354,6 +360,8 @@ cdef inline int read_packet(
     packet.properties = content
     if five:
         size = read_length(buffer, &content, after)
+        if size == -2:
+            return MALFORMED_LONG_FORM
         if size < 0 or size > after - content:
             return MALFORMED_SIZE
         packet.properties = content

@@ -20,7 +20,7 @@ from typing import Final
 from polymq.core_log.kernels.batch import (
     RECORD_BODY_AT,
     RECORD_BODY_SIZE_AT,
-    RECORD_STORE_MS_AT,
+    RECORD_BORN_MS_AT,
     VALUE_END,
 )
 from polymq.gateways.mqtt.kernels.codes import (
@@ -38,9 +38,9 @@ Buffer = bytes | bytearray | memoryview
 
 _SIZES: Final = struct.Struct(f">I{RECORD_BODY_SIZE_AT - 4}xI")  # of a record and of its body
 _HEAD: Final = struct.Struct(
-    f">I{RECORD_STORE_MS_AT - 4}xq{RECORD_BODY_SIZE_AT - RECORD_STORE_MS_AT - 8}xI"
+    f">I{RECORD_BORN_MS_AT - 4}xq{RECORD_BODY_SIZE_AT - RECORD_BORN_MS_AT - 8}xI"
 )
-"""The same, with the store time between."""
+"""The same, with the time when it was published between."""
 
 
 def encode_publishes(
@@ -109,7 +109,7 @@ def encode_publishes_5(
         prefix_size: of the constant part of the records' properties.
         plain: the property block of records that have none of their own.
         more: properties behind those of each record.
-        now_ms: by it and the store time, what is left of an expiry interval.
+        now_ms: by it and the time when it was published, what is left of an expiry interval.
         size_max: packets that are larger are left out; they have had their packet ids
             [MQTT-3.1.2-25].
 
@@ -135,10 +135,10 @@ def encode_publishes_5(
     identifier = first_packet_id
     dropped = 0
     parts: list[Buffer] = []
-    for body, stored_ms, body_size, text in found:
+    for body, born_ms, body_size, text in found:
         properties = plain
         if text is not None:
-            properties = _to_forward(_decode(text), max(0, now_ms - stored_ms) // 1000)
+            properties = _to_forward(_decode(text), max(0, now_ms - born_ms) // 1000)
         properties += more
         head = topic
         if numbered:
@@ -166,12 +166,12 @@ def _length(size: int) -> bytes:
 def _take_apart(
     memory: Buffer, at: int, end: int, prefix_size: int
 ) -> Iterator[tuple[int, int, int, bytes | None]]:
-    """Of each record where its body begins, its store time, the size of its body, and the base64
-    text of its property block."""
+    """Of each record where its body begins, when it was published, the size of its body, and the
+    base64 text of its property block."""
     while at < end:
         if end - at < RECORD_SIZE_MIN:
             raise ValueError("the range does not hold whole records")
-        size, stored_ms, body_size = _HEAD.unpack_from(memory, at)
+        size, born_ms, body_size = _HEAD.unpack_from(memory, at)
         if size > end - at or size < RECORD_SIZE_MIN or body_size > size - RECORD_SIZE_MIN:
             raise ValueError("the range does not hold whole records")
         properties = at + RECORD_BODY_AT + body_size
@@ -182,7 +182,7 @@ def _take_apart(
         if properties_end > at + size:
             raise ValueError("the range does not hold whole records")
         raw = bytes(memory[properties + 2 + prefix_size : properties_end])
-        yield at + RECORD_BODY_AT, stored_ms, body_size, _block_text(raw)
+        yield at + RECORD_BODY_AT, born_ms, body_size, _block_text(raw)
         at += size
 
 

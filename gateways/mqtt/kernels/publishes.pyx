@@ -18,7 +18,7 @@ from polymq.gateways.mqtt.kernels import codes as _codes
 # Copies of the declarations in core_log/kernels/batch.py and codes.py, as C constants: the
 # assertions below hold them together.
 cdef enum:
-    RECORD_STORE_MS_AT = 56
+    RECORD_BORN_MS_AT = 40
     RECORD_BODY_SIZE_AT = 84
     RECORD_BODY_AT = 88
     RECORD_SIZE_MIN = 91
@@ -33,7 +33,7 @@ cdef enum:
     GIL_BYTES = 16384  # for less the GIL is held: to let it go costs more than it gives others
 
 for _module, _name, _value in (
-    (_batch, "RECORD_STORE_MS_AT", RECORD_STORE_MS_AT),
+    (_batch, "RECORD_BORN_MS_AT", RECORD_BORN_MS_AT),
     (_batch, "RECORD_BODY_SIZE_AT", RECORD_BODY_SIZE_AT),
     (_batch, "RECORD_BODY_AT", RECORD_BODY_AT),
     (_batch, "VALUE_END", VALUE_END),
@@ -350,7 +350,7 @@ cdef uint8_t* write_publishes_5(
     cdef Found found
     cdef const uint8_t* block
     cdef Py_ssize_t size, length, number
-    cdef int64_t stored_ms
+    cdef int64_t born_ms
     while at < end:
         number = identifier
         if shape.numbered:
@@ -359,15 +359,15 @@ cdef uint8_t* write_publishes_5(
         block = shape.plain
         size = shape.plain_size
         if found.text_size >= 0:
-            stored_ms = <int64_t>(
-                <uint64_t>big_endian(p + at + RECORD_STORE_MS_AT) << 32
-                | big_endian(p + at + RECORD_STORE_MS_AT + 4)
+            born_ms = <int64_t>(
+                <uint64_t>big_endian(p + at + RECORD_BORN_MS_AT) << 32
+                | big_endian(p + at + RECORD_BORN_MS_AT + 4)
             )
             size = decode(p + found.text, found.text_size, scratch)
             if size >= 0:
                 size = to_forward(
                     scratch, size,
-                    (shape.now_ms - stored_ms) // 1000 if shape.now_ms > stored_ms else 0,
+                    (shape.now_ms - born_ms) // 1000 if shape.now_ms > born_ms else 0,
                 )
             if size < 0:
                 return NULL

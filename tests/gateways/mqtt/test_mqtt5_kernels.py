@@ -134,6 +134,19 @@ def test_broken_properties(kernels: Any, block: bytes, stop: int) -> None:
 
 
 @both_forms
+def test_numbers_take_no_more_bytes_than_they_need(kernels: Any) -> None:
+    """[MQTT-1.5.5-1]: of a packet and of its properties. 3.1.1 does not say so."""
+    long_form = codes.MALFORMED_LONG_FORM
+    short = wire.packet(0x30, text("a") + b"\0")
+    assert stop_of(kernels, short) == codes.STOP_PARTIAL
+    assert stop_of(kernels, b"\x30\x84\x00" + short[2:]) == long_form
+    assert stop_of(kernels, wire.packet(0x30, text("a") + b"\x80\x00")) == long_form
+    assert stop_of(kernels, ack(0x40, 1, 0, 0x80, 0x00)) == long_form
+    assert stop_of(kernels, b"\x40\x82\x00\x00\x01") == long_form
+    assert parse_call(kernels, b"\x40\x82\x00\x00\x01")[0][0] == codes.STOP_PARTIAL
+
+
+@both_forms
 @pytest.mark.parametrize(
     "length", [b"", b"\x05", b"\x80", b"\x80\x80\x80\x80\x01", b"\xff\xff\xff\x7f"]
 )

@@ -115,7 +115,7 @@ def stored(block: bytes, body: bytes = b"body", *, before: bytes = b"", at_ms: i
         before + b"PMQ_MQTT5\x01" + base64.b64encode(block) + b"\x02" + b"__CRC32#\x01x\x02"
     )
     whole = bytearray(record(body, properties=properties))
-    whole[56:64] = at_ms.to_bytes(8, "big")
+    whole[40:48] = at_ms.to_bytes(8, "big")
     return bytes(whole)
 
 
