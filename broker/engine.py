@@ -189,6 +189,7 @@ class Engine:
 
     def _make_port(self, owners: Owners) -> OpenPort:
         core, topics = self.core, self.topics
+        self.sessions.wills.may_publish = self.admission.check_publish
         return OpenPort(
             # It takes templates of `Topics` only: others do not come this way.
             publish=cast(Publish, topics.publish_run),
@@ -231,6 +232,7 @@ class Engine:
                 self.half_messages,
                 sessions.state,
                 sessions.expiry,
+                sessions.wills,
                 self.retained,
                 self.users,
                 self.documents,
@@ -246,6 +248,7 @@ class Engine:
             messages=(
                 partial(self.retained.take_message, metas=self.core.metas),
                 sessions.state.take_message,
+                sessions.wills.take_message,
                 self.moves.take_message,
             ),
             numbers=sessions.state.index_numbers,

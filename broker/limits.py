@@ -36,6 +36,12 @@ class Limits:
     worst."""
     sessions_max: int = 100_000
     """Persistent MQTT sessions, connected or not."""
+    will_bytes_max: int = 256 * 1024 * 1024
+    """The wills of all clients, in memory: a million small ones, or four thousand of the largest
+    that MQTT allows."""
+    will_grace_seconds: float = 30.0
+    """How long after a start clients that were connected have to come back before their wills are
+    published: reconnecting takes them seconds, and a minute where they back off."""
     subscriptions_per_session_max: int = 10_000
     """EMQX and HiveMQ leave this open; mosquitto too. A device has a handful, a bridge thousands.
     The setting `mqtt.subscriptions_max`."""

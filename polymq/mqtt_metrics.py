@@ -70,11 +70,6 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
             "reason",
             ENDINGS,
         ),
-        counter(
-            "polymq_mqtt_wills_published",
-            "Wills that were published.",
-            lambda: total("wills_published"),
-        ),
         gauge(
             "polymq_mqtt_uploads_bytes",
             "Bytes received of incomplete packets, of those larger than 4 KiB.",

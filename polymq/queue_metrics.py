@@ -58,6 +58,16 @@ def queue_probes(engine: Engine) -> list[Probe]:
             lambda: engine.sessions.expiry.expired_count,
         ),
         counter(
+            "polymq_mqtt_wills_published",
+            "Wills that were published.",
+            lambda: engine.sessions.wills.published_count,
+        ),
+        counter(
+            "polymq_mqtt_wills_lost",
+            "Wills that could not be published, and never can.",
+            lambda: engine.sessions.wills.lost_count,
+        ),
+        counter(
             "polymq_session_messages_dropped",
             "Messages that full MQTT sessions lost (mqtt.session_queue_max).",
             lambda: engine.sessions.backlogs.dropped_count,

@@ -131,6 +131,10 @@ class Admission:
             return self._made(principal, client_id)
         return self._shared(principal)
 
+    def check_publish(self, principal: str, client_id: str, topic: str, tag: str | None) -> None:
+        """Whether a principal may publish there now, with this client id. Raises Refused."""
+        self.for_principal(principal, client_id).principal.check_publish(topic, tag)
+
     def for_owner(self, owner: str) -> PermittedPort:
         """See `AdmissionPort.for_owner`."""
         return self._shared(self.port.owners.principal_of(owner))

@@ -59,6 +59,8 @@ SETTLES_PROPERTY: Final = "PMQ_S"
 """(group number, offset) in hex, with a dot between: the entry that this message replaces."""
 QOS2_PROPERTY: Final = "PMQ_QOS2"
 """(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
+WILL_PROPERTY: Final = "PMQ_WILL"
+"""The number of the will that became this message, in hex: that has ended (`sessions/wills.py`)."""
 OWNER_PROPERTY: Final = "PMQ_BY"
 """The user who prepared a half message."""
 
@@ -69,6 +71,7 @@ _BOUND: Final = frozenset(
         PROPERTY_CRC,
         SETTLES_PROPERTY.encode(),
         QOS2_PROPERTY.encode(),
+        WILL_PROPERTY.encode(),
         OWNER_PROPERTY.encode(),
         ORIGIN_PROPERTY.encode(),
     }

@@ -87,6 +87,7 @@ from polymq.broker.port.sessions import (
     SessionPort,
     Subscribed,
     SubscriptionOptions,
+    Will,
 )
 from polymq.broker.port.storage import StoragePort
 from polymq.broker.port.topics import TopicPort
@@ -163,6 +164,7 @@ __all__ = [
     "TransactionPort",
     "Unacked",
     "WhenCommitted",
+    "Will",
     "WrongAcknowledgement",
     "correlation_text",
     "decode_name",

@@ -45,6 +45,27 @@ class Subscribed(NamedTuple):
     is_new: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Will:
+    """What is published for a client that goes without saying goodbye.
+
+    Attributes:
+        topic, tag: where, as in `TopicPort.route`.
+        properties: the property block of MQTT 5, as of a PUBLISH; empty for none.
+        ttl_ms: the time to live of the message; None: it does not expire.
+        delay_seconds: how long after the end of the connection, if the session lasts so long.
+    """
+
+    topic: str
+    tag: str | None
+    body: bytes
+    qos: int
+    retain: bool
+    properties: bytes = b""
+    ttl_ms: int | None = None
+    delay_seconds: int = 0
+
+
 class SessionLink(Protocol):
     """A client's connection as its session sees it. Implemented by the MQTT gateway."""
 
@@ -74,7 +95,7 @@ class SessionLink(Protocol):
         """Send PUBREL for `count` consecutive packet ids (wrapping as above)."""
 
     def taken_over(self) -> None:
-        """Another connection took the session [MQTT-3.1.4-2]: close this one, send its will."""
+        """Another connection took the session [MQTT-3.1.4-2]: close this one."""
 
     def expelled(self, why: str) -> None:
         """The client may not have this session or what it subscribed to any more: close the
@@ -98,6 +119,18 @@ class Session(Protocol):
     def has_no_local(self) -> bool:
         """Whether one of its subscriptions is with No Local: then its client's messages have to say
         who published them."""
+
+    def set_will(self, will: Will) -> None:
+        """CONNECT has a will; `position` waits for it, too. Published when the connection ends, or
+        the server does and the client does not come back. Call before CONNACK, at most once.
+
+        Raises:
+            Refused: FORBIDDEN, TOO_LARGE, LIMIT, or the log takes nothing: refuse the CONNECT, and
+                call `disconnect`.
+        """
+
+    def clear_will(self) -> None:
+        """The client said DISCONNECT with reason 0: its will is not published [MQTT-3.14.4-3]."""
 
     def expire_after(self, seconds: int | None) -> None:
         """DISCONNECT says how long the session outlives its connection. Nothing changes if CONNECT
@@ -159,7 +192,8 @@ class Session(Protocol):
         """The transport drained."""
 
     def disconnect(self) -> None:
-        """The connection is gone (either way). The session ends or waits, as its expiry says."""
+        """The connection is gone (either way). The session ends or waits, as its expiry says; its
+        will is published, now or after its delay, unless it was cleared or the server stops."""
 
 
 class SessionPort(Protocol):

@@ -5,9 +5,8 @@ Interval), and the operator's: the lower of both counts. A client is away from t
 connection on. The op `away` notes since when, some moments later and for all that went meanwhile,
 so that a restart does not begin to count anew. A client that comes back is noted as well.
 
-Sessions that are due at about the same time share one timer (`pacing/timers.py`). A session is in
-no more than one of these groups, and is taken out when its client returns: nothing looks through
-all sessions.
+Sessions that are due at about the same time share one timer (`pacing/due_groups.py`): nothing looks
+through all sessions.
 
 After a crash the log does not say when a client went that was connected until then. It was there
 when the server last lived, so it is away since that time: the op `alive` says it, every
@@ -15,25 +14,24 @@ when the server last lived, so it is away since that time: the op `alive` says i
 
 Rules:
 
-* A session with a connection never ends here, and no session ends early. It may live longer than it
-  should by a thirtieth of its time, or by a second if that is more.
+* A session with a connection never ends here, and no session ends early.
 * Sessions that are over end in slices, so that other work gets its turn.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.errors import Refused
+from polymq.broker.pacing.due_groups import DueGroups
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, single
 
 if TYPE_CHECKING:
     from polymq.broker.core import Core
-    from polymq.broker.pacing.timers import Timer
     from polymq.broker.sessions.session import MqttSession
 
 SLICE_COUNT: Final = 1024
@@ -48,10 +46,6 @@ ALIVE_SECONDS: Final = 10.0
 ALIVE_LATE_MS: Final = 15_000
 """How long after the last `alive` the server lived at most, with some time for the loop and the
 disk."""
-GROUP_MS_MIN: Final = 1_000
-GROUPS_PER_EXPIRY: Final = 64
-"""Sessions of one expiry are in so many groups or fewer: twice as many at most, since the times of
-groups are powers of two."""
 
 
 class SessionExpiry:
@@ -78,7 +72,7 @@ class SessionExpiry:
         self._ms_max = round(1000 * seconds_max)
         self._sessions = sessions
         self._end = end
-        self._groups: dict[int, tuple[Timer, dict[MqttSession, None]]] = {}  # by their time
+        self._waiting: DueGroups[MqttSession] = DueGroups(core.timers, self._are_over)
         self._over: deque[MqttSession] = deque()  # whose time is over
         self._ending = False
         self._gone: dict[MqttSession, None] = {}  # of which the log does not know that yet
@@ -160,24 +154,13 @@ class SessionExpiry:
         self._gone.pop(session, None)
         self._connected.pop(session, None)
         session.due_ms = 0
-        found = self._groups.get(session.due_group)
+        self._waiting.remove(session, session.due_group)
         session.due_group = 0
-        if found is not None:
-            timer, group = found
-            group.pop(session, None)
-            if not group:
-                del self._groups[timer.due_ms]
-                timer.cancel()
 
     def _wait(self, session: MqttSession, since_ms: int, time_ms: int) -> None:
         """The session is one of those that end at about the same time."""
         session.due_ms = since_ms + time_ms
-        apart_ms = max(GROUP_MS_MIN, 1 << (time_ms // GROUPS_PER_EXPIRY).bit_length())
-        at_ms = -(-session.due_ms // apart_ms) * apart_ms
-        session.due_group = at_ms
-        if at_ms not in self._groups:
-            self._groups[at_ms] = (self._core.timers.at(at_ms, self._are_over, at_ms), {})
-        self._groups[at_ms][1][session] = None
+        session.due_group = self._waiting.add(session, session.due_ms, time_ms)
 
     # --- in the log ---------------------------------------------------------------------------
 
@@ -252,10 +235,9 @@ class SessionExpiry:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def _are_over(self, at_ms: int) -> None:
-        """The time of a group has come."""
-        _, group = self._groups.pop(at_ms)
-        self._over.extend(group)
+    def _are_over(self, sessions: Iterable[MqttSession]) -> None:
+        """Their time has come."""
+        self._over.extend(sessions)
         self._end_soon()
 
     def _end_soon(self) -> None:

@@ -27,24 +27,26 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused, WrongAcknowledgement
 from polymq.broker.kernels.codes import PACKET_IDS
-from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, LiveEnd, SessionEnd, publish_qos
+from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, SessionEnd, publish_qos
 from polymq.broker.kernels.path import Committed
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.message import Delivery
-from polymq.broker.messages.runs import RunMeta
 from polymq.broker.messages.unacked import Unacked
-from polymq.broker.port.sessions import PUBLISHER_PROPERTY, Subscribed, SubscriptionOptions
+from polymq.broker.port.sessions import Subscribed, SubscriptionOptions, Will
 from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Queue, Registration
 from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup
-from polymq.broker.topics.retained import ENTRY, RETAIN_PROPERTY
+from polymq.broker.sessions.options import OptionsEnd
+from polymq.broker.sessions.window import Window
+from polymq.broker.topics.retained import ENTRY
 
 if TYPE_CHECKING:
     from polymq.broker.sessions.backlogs import Backlog
     from polymq.broker.sessions.owed import Owed
     from polymq.broker.sessions.retained_replay import RetainedReplay
     from polymq.broker.sessions.sessions import Resending, Sessions
+    from polymq.broker.sessions.wills import Testament
 
 
 END_STEPS: Final = 8
@@ -54,7 +56,7 @@ RETIRED_MAX: Final = 16
 oldest one loses it beyond, as QoS 0 may."""
 
 
-class Subscription(LiveEnd):
+class Subscription(OptionsEnd):
     """One filter of one session: the consumer of its group, or a live target."""
 
     __slots__ = (
@@ -63,7 +65,6 @@ class Subscription(LiveEnd):
         "group",
         "lowered_end",
         "lowered_first",
-        "options",
         "owed",
         "queued_end",
         "queued_qos",
@@ -73,10 +74,8 @@ class Subscription(LiveEnd):
     def __init__(
         self, session: MqttSession, address: Address, options: SubscriptionOptions
     ) -> None:
-        super().__init__(session, options.qos)
+        super().__init__(session, options)
         self.session: MqttSession = session
-        self.options = options
-        self.set_options(options)
         self.queue: Queue | None = None
         self.address = address
         self.group: SessionGroup | None = None
@@ -94,25 +93,6 @@ class Subscription(LiveEnd):
         queue: what stands between these offsets was queued under QoS 0, and keeps it."""
         self.owed: Owed | None = None
         """The retained messages that a durable subscription has yet to get."""
-
-    # --- options ----------------------------------------------------------------------------
-
-    def set_options(self, options: SubscriptionOptions) -> None:
-        """SUBSCRIBE replaces all of them."""
-        self.options = options
-        self.qos = options.qos
-        self.special = options.no_local or options.retain_as_published or bool(options.identifier)
-
-    def is_own(self, meta: RunMeta) -> bool:
-        """Whether the client published such messages itself, and does not want them."""
-        return (
-            self.options.no_local
-            and meta.properties.get(PUBLISHER_PROPERTY) == self.session.client_id
-        )
-
-    def sends_retain(self, meta: RunMeta) -> bool:
-        """Whether such messages are sent with RETAIN, though they are new."""
-        return self.options.retain_as_published and RETAIN_PROPERTY in meta.properties
 
     @property
     def durable(self) -> bool:
@@ -252,9 +232,7 @@ class MqttSession(SessionEnd):
         self.core = sessions.core
         self.unacked: Unacked[Holder] = Unacked()
         super().__init__(number, self.core.limits.inflight_count_start, self.unacked)
-        self._window_max = self.core.limits.inflight_count_max
-        self._round_end = 0  # the last tag of the window that is being acknowledged
-        self._round_ms = 0  # when that window was full
+        self._growth = Window(self.core.limits)
         self.client_id = client_id
         self.principal = principal
         self.guard: Guard | None = None
@@ -275,6 +253,8 @@ class MqttSession(SessionEnd):
         """Packet ids of QoS 2 messages that were taken and not yet released."""
         self.resending: Resending | None = None
         """What was in flight and is being sent again."""
+        self.will: Testament | None = None
+        """Of the client that is connected."""
         self._looking = False
         """The log took no packet ids: it will be asked again."""
         self._retired: list[Subscription] = []
@@ -297,6 +277,14 @@ class MqttSession(SessionEnd):
         """See `port.Session`."""
         time_ms = self.sessions.expiry.time_ms(self)
         return None if time_ms is None else -(-time_ms // 1000)
+
+    def set_will(self, will: Will) -> None:
+        """See `port.Session`."""
+        self.position = max(self.position, self.sessions.wills.make(self, will))
+
+    def clear_will(self) -> None:
+        """See `port.Session`."""
+        self.sessions.wills.clear(self)
 
     def expire_after(self, seconds: int | None) -> None:
         """See `port.Session`."""
@@ -523,30 +511,16 @@ class MqttSession(SessionEnd):
         """See `SessionEnd`."""
         if self._starved:
             self._starved = False
-            acked = self.window < self._window_max and self._oldest_tag() > self._round_end
-            if acked:
-                self._widen()
+            is_over = self._growth.is_round_over(self.window, self._oldest_tag())
+            if is_over:
+                self.window = self._growth.widen(self.window, self.core.clock_ms())
             self.ready()
-            if acked:
-                self._round_end = self.unacked.next_tag - 1
+            if is_over:
+                self._growth.fill(self.unacked.next_tag - 1)
 
     def open_window(self, count_max: int | None) -> None:
-        """A connection begins, and may have up to `count_max` messages in flight (None: as many as
-        the broker allows). It begins with few of them: nobody knows yet what the client can take.
-        """
-        limits = self.core.limits
-        self._window_max = min(count_max or limits.inflight_count_max, limits.inflight_count_max)
-        self.window = min(limits.inflight_count_start, self._window_max)
-        self._round_end = 0
-        self._round_ms = 0
-
-    def _widen(self) -> None:
-        """All that was in flight when the window was full is acknowledged: if that was quick, the
-        next window is twice as large."""
-        now = self.core.clock_ms()
-        if now - self._round_ms <= self.core.limits.inflight_round_ms:
-            self.window = min(2 * self.window, self._window_max)
-        self._round_ms = now
+        """A connection begins, and may have up to `count_max` messages in flight."""
+        self.window = self._growth.begin(count_max)
 
     def _look_for_room_later(self) -> None:
         if not self._looking and not self.core.has_failed():
@@ -572,7 +546,7 @@ class MqttSession(SessionEnd):
         """How many messages may be sent now, of what is in flight all but `unsent`. `ready` is
         called when there is room for more."""
         self._starved = True
-        return self._window_max - (self.unacked.count + len(self.releasing) - unsent)
+        return self._growth.size_max - (self.unacked.count + len(self.releasing) - unsent)
 
     # --- inbound QoS 2 ------------------------------------------------------------------------
 
@@ -702,6 +676,7 @@ class MqttSession(SessionEnd):
         self._retired.clear()
         self.replay = None
         self.resending = None
+        self.sessions.wills.connection_ended(self)
         if self.clean:
             self.sessions.ended(self)
             return

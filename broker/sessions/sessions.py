@@ -26,10 +26,12 @@ from polymq.broker.queues.store import QueueStore
 from polymq.broker.sessions.backlogs import SessionBacklogs
 from polymq.broker.sessions.expiry import SessionExpiry
 from polymq.broker.sessions.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
+from polymq.broker.sessions.options import options_row
 from polymq.broker.sessions.retained_replay import RetainedReplays
 from polymq.broker.sessions.session import MqttSession, Subscription, packet_id
 from polymq.broker.sessions.settings import SessionSettings
-from polymq.broker.sessions.state import SessionState, options_row
+from polymq.broker.sessions.state import SessionState
+from polymq.broker.sessions.wills import Wills
 from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import Retained
 from polymq.broker.topics.topic import TopicTemplate
@@ -77,11 +79,13 @@ class Sessions:
         self.filters = self.state.filters
         self.expiry = SessionExpiry(core, settings.expiry_seconds, self.by_number, self._end)
         """Ends sessions whose clients stay away."""
+        self.wills = Wills(core, topics, self.by_client.get)
 
     def start(self) -> None:
         """A start's fold has ended: see to sessions that are too full, or stay away too long."""
         self.backlogs.start()
         self.expiry.start()
+        self.wills.start()
 
     # --- connecting -----------------------------------------------------------------------
 
@@ -109,7 +113,7 @@ class Sessions:
         existing = self.by_client.get(client_id)
         position = Position(0)
         if existing is not None and (clean or self.expiry.is_over(existing)):
-            position = self._end(existing)
+            position = self._end(existing, by_client=clean)
             existing = None
         if existing is not None:
             existing.present = True
@@ -120,6 +124,7 @@ class Sessions:
         else:
             session = self._new(client_id, expiry_seconds=expiry_seconds, principal=principal)
             session.position = Position(max(session.position, position))
+        self.wills.client_came(session)
         session.link = link
         if not session.clean:
             self.expiry.came(session)
@@ -181,9 +186,10 @@ class Sessions:
         session.position = position
         return session
 
-    def _end(self, session: MqttSession) -> Position:
+    def _end(self, session: MqttSession, *, by_client: bool = False) -> Position:
         """End a persistent session with all it has. Raises Refused."""
         self.core.check_writable(frees=True)
+        self.wills.session_ends(session, by_client=by_client)
         return self.core.journal.write({"op": "session-", "n": session.number})
 
     def ended(self, session: MqttSession) -> None:
@@ -205,6 +211,7 @@ class Sessions:
         for session in ended:
             if session.link is not None:
                 session.link.expelled("the user was deleted")
+            self.wills.session_ends(session, by_client=True)
         for at in range(0, len(ended), ENDED_BY_ONE_OP):
             first, *more = [session.number for session in ended[at : at + ENDED_BY_ONE_OP]]
             self.core.journal.write({"op": "session-", "n": first, "m": more})

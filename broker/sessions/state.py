@@ -46,6 +46,7 @@ from polymq.broker.sessions.flights import (
     RetainedFlights,
     SessionGroup,
 )
+from polymq.broker.sessions.options import options_of, options_row
 from polymq.broker.sessions.owed import Owed, owed_of
 from polymq.broker.sessions.session import MqttSession, Subscription
 from polymq.broker.state.journal import Op, Touched
@@ -220,7 +221,7 @@ class SessionState:
             return []
         address = tuple(op["w"])
         subscription = session.subscriptions.get(address)
-        options = _options_of(op, op["q"])
+        options = options_of(op, op["q"])
         touched = [("session", str(session.number))]
         if subscription is None:
             subscription = Subscription(session, address, options)
@@ -417,7 +418,7 @@ class SessionState:
                 _join(group, subscription)
         for address, row in value.get("options", ()):
             subscription = session.subscriptions[tuple(address)]
-            subscription.set_options(_options_of(row, subscription.qos))
+            subscription.set_options(options_of(row, subscription.qos))
         for address, *owed in value.get("owed", ()):
             session.subscriptions[tuple(address)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):
@@ -643,23 +644,6 @@ def _part(group: SessionGroup, subscription: Subscription) -> None:
         subscription.registration.cancel()
         subscription.registration = None
     group.subscription = None
-
-
-def options_row(options: SubscriptionOptions) -> dict[str, int]:
-    """The options of a subscription beside its QoS, as the op `sub+` and the session's row have
-    them: nothing for plain ones."""
-    row = {"l": int(options.no_local), "p": int(options.retain_as_published)}
-    return {key: value for key, value in {**row, "i": options.identifier}.items() if value}
-
-
-def _options_of(row: Mapping[str, Any], qos: int) -> SubscriptionOptions:
-    """The same from there. Former versions had plain ones."""
-    return SubscriptionOptions(
-        qos=qos,
-        no_local=bool(row.get("l", 0)),
-        retain_as_published=bool(row.get("p", 0)),
-        identifier=row.get("i", 0),
-    )
 
 
 def _sent_as(holder: QueueFlight | RetainedFlight) -> tuple[int, ...]:

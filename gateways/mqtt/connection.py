@@ -16,9 +16,9 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
   acknowledged, and dropped.
 * Who the client is may take a while to find out. Until then nothing more of what it sends is
   looked at; from then on it speaks to its own port, which checks what it may do.
-* However a connection ends, `_finish` ends it, once. The will is published unless the client sent
-  DISCONNECT [MQTT-3.1.2-10] without asking for it, the CONNECT was refused, or the server itself
-  stops. Where the client did not end it, MQTT 5 tells it why [MQTT-4.13.1-1].
+* However a connection ends, `_finish` ends it, once. The engine publishes the will, unless the
+  client sent DISCONNECT [MQTT-3.1.2-10] without asking for that, or the server itself stops. Where
+  the client did not end it, MQTT 5 tells it why [MQTT-4.13.1-1].
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from polymq.broker.port import (
     Template,
     WrongAcknowledgement,
 )
+from polymq.broker.port import Will as StoredWill
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
+from polymq.gateways.mqtt.acknowledging import acknowledge, missing_ids
 from polymq.gateways.mqtt.delays import delay_ms
 from polymq.gateways.mqtt.errors import RemoteProtocolError
-from polymq.gateways.mqtt.fields import read_length
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
-from polymq.gateways.mqtt.kernels.frames import encode_ids
 from polymq.gateways.mqtt.login import Login
 from polymq.gateways.mqtt.mapping import PUBLISH_REASONS, is_ignored
 from polymq.gateways.mqtt.packets import (
@@ -74,9 +74,6 @@ from polymq.net.flow import AHEAD, DISK, LEAVING, LOGIN, TURN, UNREAD, UPLOAD, F
 log = logging.getLogger(__name__)
 
 FLAG_QOS: Final = codes.FLAG_QOS
-RELEASED_AT_ONCE: Final = 16
-"""PUBRELs between two looks at the clock: each may be a record."""
-_PUBCOMP: Final = 0x70
 
 
 class Connection(SocketConnection):
@@ -92,7 +89,6 @@ class Connection(SocketConnection):
         self._core = Protocol(limits=shared.limits, inbox=shared.inbox)
         self.fast_path = self.shortcut = FastPath(shared.paths, self, shared.mapping)
         self._session: Session | None = None  # from CONNECT until the connection ends
-        self._will: Will | None = None  # published when the connection ends
         self._client_id = ""  # for log lines
         self._login: Login | None = None  # from CONNECT to CONNACK
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
@@ -191,7 +187,7 @@ class Connection(SocketConnection):
             self.peer,
             self._client_id,
         )
-        self._finish(will=True, reason=ReasonCode.QUOTA_EXCEEDED)
+        self._finish(reason=ReasonCode.QUOTA_EXCEEDED)
 
     def _look_at_part(self, size: int) -> None:
         """A packet came in part: a sign of life, if it comes quickly enough."""
@@ -209,7 +205,7 @@ class Connection(SocketConnection):
         log.info("closing %s (%s): %s", self.peer, self._client_id, error)
         if error.answer:
             self.write(error.answer)
-        self._finish(will=True, reason=error.reason)
+        self._finish(reason=error.reason)
 
     def failed(self, error: BrokerError) -> None:
         """The engine did not do what a packet asked for, and no answer says so: close."""
@@ -220,7 +216,7 @@ class Connection(SocketConnection):
         elif isinstance(error, Refused):
             reason = PUBLISH_REASONS[error.reason]
         log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
-        self._finish(will=True, reason=reason)
+        self._finish(reason=reason)
 
     def _keep_ahead(self, at: int, end: int) -> int:
         """What came behind CONNECT waits for the login. The socket is read on for a little, so that
@@ -242,7 +238,7 @@ class Connection(SocketConnection):
         log.warning(
             "closing %s (%s): it sent too much before its login", self.peer, self._client_id
         )
-        self._finish(will=False, reason=ReasonCode.QUOTA_EXCEEDED)
+        self._finish(reason=ReasonCode.QUOTA_EXCEEDED)
         return end
 
     def _forget_early(self) -> None:
@@ -256,7 +252,7 @@ class Connection(SocketConnection):
             self._session.ready()
 
     def lost(self, error: Exception | None) -> None:
-        self._finish(will=True)
+        self._finish()
         self.fast_path.let_go()
 
     def expired(self, now: float) -> float | None:
@@ -268,7 +264,7 @@ class Connection(SocketConnection):
             return None
         if self._core.state is State.WAIT_CONNECT:
             log.info("closing %s: no CONNECT arrived in time", self.peer)
-            self._finish(will=False)
+            self._finish()
             return None
         if not self._flow.is_reading:  # what the client says waits in the kernel's buffers
             return now + self._keep_alive
@@ -277,7 +273,7 @@ class Connection(SocketConnection):
             return silent_at
         self._counters.keep_alives_missed += 1
         log.info("closing %s (%s): keep alive missed", self.peer, self._client_id)
-        self._finish(will=True, reason=ReasonCode.KEEP_ALIVE_TIMEOUT)
+        self._finish(reason=ReasonCode.KEEP_ALIVE_TIMEOUT)
         return None
 
     def fed(self) -> None:
@@ -287,17 +283,15 @@ class Connection(SocketConnection):
 
     # --- the end ----------------------------------------------------------------------------
 
-    def _finish(self, *, will: bool, reason: ReasonCode | None = None) -> None:
+    def _finish(self, reason: ReasonCode | None = None) -> None:
         """End the connection; safe to call again.
 
         Closing is asked for last, so that what was written before is sent.
 
         Args:
-            will: publish the client's will.
             reason: why the server ends it; None: the client did, or is gone.
         """
         session, self._session = self._session, None
-        published, self._will = self._will, None
         if reason is not None and not self.closing:
             goodbye = self._core.say_goodbye(reason)
             if goodbye:
@@ -312,8 +306,6 @@ class Connection(SocketConnection):
         self.fast_path.session = None
         if session is not None:
             session.disconnect()
-        if will and published is not None:
-            self._shared.publish_will(published, self._port, self._mapping)
         if self._withdraw is not None:
             self._withdraw()
             self._withdraw = None
@@ -330,11 +322,11 @@ class Connection(SocketConnection):
         self._flow.begin(LEAVING)
         self._flow.regulate(self)
         if not self.fast_path.waiting:
-            self._finish(will=False, reason=ReasonCode.SERVER_SHUTTING_DOWN)
+            self._finish(reason=ReasonCode.SERVER_SHUTTING_DOWN)
 
     def storage_failed(self) -> None:
         """Answers that wait for the log will never come: the client learns that by the close."""
-        self._finish(will=False, reason=ReasonCode.UNSPECIFIED_ERROR)
+        self._finish(reason=ReasonCode.UNSPECIFIED_ERROR)
 
     # --- control packets --------------------------------------------------------------------
 
@@ -407,10 +399,9 @@ class Connection(SocketConnection):
         self.fast_path.log_in(self._port, self._mapping)
         if packet.packet_bytes_max is not None:
             self.fast_path.sent_bytes_max = packet.packet_bytes_max
-        if packet.will is not None:
-            self._take_will(packet.will)
+        will = None if packet.will is None else self._will_of(packet.will)
         self._leave = self._port.principal.enter(self.expelled)
-        return self._port.sessions.connect(
+        session = self._port.sessions.connect(
             login.client_id,
             clean=packet.clean,
             expiry_seconds=packet.expiry_seconds,
@@ -418,15 +409,32 @@ class Connection(SocketConnection):
             principal=principal,
             inflight_max=min(self._limits.inflight_max, packet.receive_max),
         )
+        if will is not None:
+            try:
+                session.set_will(will)
+            except Refused:
+                session.disconnect()
+                raise
+        return session
 
-    def _take_will(self, will: Will) -> None:
-        """The will is published when the connection ends, if it may be. Raises Refused."""
+    def _will_of(self, will: Will) -> StoredWill | None:
+        """A will as the engine has it, if it may be published. Raises Refused."""
         if is_ignored(will.topic.encode()):
             self._counters.publishes_ignored += 1
-            return
+            return None
         self._mapping.check_publishable(will.topic)
-        self._port.principal.check_publish(*self._mapping.topic_and_tag(will.topic))
-        self._will = will
+        topic, tag = self._mapping.topic_and_tag(will.topic)
+        self._port.principal.check_publish(topic, tag)
+        return StoredWill(
+            topic=topic,
+            tag=tag,
+            body=will.body,
+            qos=will.qos,
+            retain=will.retain,
+            properties=will.properties,
+            ttl_ms=None if will.expiry_seconds is None else 1000 * will.expiry_seconds,
+            delay_seconds=will.delay_seconds,
+        )
 
     def _connected(self, login: Login, session: Session) -> None:
         self._session = session
@@ -447,7 +455,7 @@ class Connection(SocketConnection):
         answer = self._core.refuse(reason)
         if answer:
             self.write(answer)
-        self._finish(will=False)
+        self._finish()
 
     def _accepted(self, session: Session) -> None:
         self.fast_path.waiting -= 1
@@ -473,7 +481,9 @@ class Connection(SocketConnection):
                     answer=encode_disconnect(ReasonCode.PROTOCOL_ERROR),
                 )
             self._session.expire_after(None if seconds == NEVER else seconds)
-        self._finish(will=packet.reason != ReasonCode.SUCCESS)
+        if packet.reason == ReasonCode.SUCCESS and self._session is not None:
+            self._session.clear_will()
+        self._finish()
 
     def _subscribe(self, packet: Subscribe) -> Iterator[None]:
         session = self._session
@@ -600,33 +610,12 @@ class Connection(SocketConnection):
             pass
 
     def acks_in_steps(self, acks: array[int], ack_count: int) -> Iterator[None]:
-        """The same, a run or a few packet ids at a time. What the window has room for then is sent
-        at the end: after each one, it would be one message for each."""
+        """The same in steps (`acknowledging.py`)."""
         session = self._session
         assert session is not None
-        completions: list[bytes] = []
-        position = session.position
-        for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
-            kind, first, count = acks[at], acks[at + 1], acks[at + 2]
-            if kind == codes.TYPE_PUBACK:
-                session.acknowledged(first, count, True)
-            elif kind == codes.TYPE_PUBREC:
-                session.received(first, count)
-            elif kind == codes.TYPE_PUBREC_ERROR:
-                session.rejected(first, count)
-            elif kind == codes.TYPE_PUBCOMP:
-                session.completed(first, count, True)
-            else:  # PUBREL: answered also if the id is not known
-                for packet_id in range(first, first + count):
-                    released = session.released((packet_id - 1) % codes.IDENTIFIER_MAX + 1)
-                    position = max(position, released)
-                    if packet_id % RELEASED_AT_ONCE == 0:
-                        yield
-                completions.append(encode_ids(_PUBCOMP, first, count))
-            yield
-        session.resume_if_starved()
+        position, completions = yield from acknowledge(acks, ack_count, session)
         if completions:
-            self.fast_path.answer_when(position, b"".join(completions), self._port.state_durability)
+            self.fast_path.answer_when(position, completions, self._port.state_durability)
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -642,7 +631,7 @@ class Connection(SocketConnection):
     def leave_if_done(self) -> None:
         """If the server stops, and this was the last answer that waited: the end."""
         if self.fast_path.leaving and not self.fast_path.waiting:
-            self._finish(will=False, reason=ReasonCode.SERVER_SHUTTING_DOWN)
+            self._finish(reason=ReasonCode.SERVER_SHUTTING_DOWN)
 
     def keeps_up(self) -> bool:
         """Whether the disk does, as far as this publisher knows; else nothing more is read from it
@@ -665,24 +654,14 @@ class Connection(SocketConnection):
         if flow.regulate(self) and flow.is_reading:
             self.heard_at = self.context.now()
 
-    def left_out(self, data: bytes, count: int, first_byte: int, first_packet_id: int) -> None:
+    def left_out(
+        self, data: bytes, count: int, dropped: int, first_byte: int, first_packet_id: int
+    ) -> None:
         """Of `count` messages those that `data` lacks are larger than the client takes: they count
         as acknowledged [MQTT-3.1.2-25]."""
-        sent = set()
-        at = sent_count = 0
-        while at < len(data):
-            found = read_length(data, at + 1, len(data), is_minimal=True)
-            assert found is not None
-            length, content = found
-            name_size = int.from_bytes(data[content : content + 2], "big")
-            packet_id = content + 2 + name_size
-            sent.add(int.from_bytes(data[packet_id : packet_id + 2], "big"))
-            sent_count += 1
-            at = content + length
-        self._counters.publishes_too_large += count - sent_count
+        self._counters.publishes_too_large += dropped
         if first_byte & FLAG_QOS:
-            ids = ((first_packet_id - 1 + n) % codes.IDENTIFIER_MAX + 1 for n in range(count))
-            missing = [packet_id for packet_id in ids if packet_id not in sent]
+            missing = missing_ids(data, count, first_packet_id)
             self.context.call_soon(partial(self._give_up, self._session, missing))
 
     def _give_up(self, session: Session | None, packet_ids: list[int]) -> None:
@@ -695,11 +674,11 @@ class Connection(SocketConnection):
     def expelled(self, why: str) -> None:
         """The client may not be here, or have what it subscribed to: close, as if it were lost."""
         log.info("closing %s (%s): %s", self.peer, self._client_id, why)
-        self._finish(will=True, reason=ReasonCode.NOT_AUTHORIZED)
+        self._finish(reason=ReasonCode.NOT_AUTHORIZED)
 
     def taken_over(self) -> None:
         """The session belongs to another connection now: this one ends, as if it had been lost."""
         self._counters.takeovers += 1
         log.info("closing %s (%s): taken over", self.peer, self._client_id)
-        self._session = None
-        self._finish(will=True, reason=ReasonCode.SESSION_TAKEN_OVER)
+        self._session = None  # the engine has ended its part
+        self._finish(reason=ReasonCode.SESSION_TAKEN_OVER)

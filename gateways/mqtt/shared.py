@@ -1,4 +1,4 @@
-"""What the connections of one server share: its parts, its counters, publishing of wills."""
+"""What the connections of one server share: its parts, and its counters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.broker.port import BrokerError, BrokerPort, Position
-from polymq.core_log.kernels.batch import Batch
-from polymq.gateways.mqtt.kernels import codes
+from polymq.broker.port import BrokerPort, Position
 from polymq.gateways.mqtt.kernels.batch_path import BatchPath
 from polymq.gateways.mqtt.kernels.fast_path import SharedPaths
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
-from polymq.gateways.mqtt.packets import Will
 from polymq.gateways.mqtt.protocol import Inbox
 from polymq.gateways.mqtt.uploads import Uploads
 from polymq.net.connection import Context
@@ -43,7 +40,6 @@ class Counters:
     protocol_errors: int = 0
     keep_alives_missed: int = 0
     takeovers: int = 0
-    wills_published: int = 0
     uploads_too_slow: int = 0
     """Closed because others waited for the room of a packet that did not come."""
 
@@ -83,27 +79,3 @@ class Shared:
         """All that was counted until now."""
         self.paths.count()
         return self.counted
-
-    def publish_will(self, will: Will, port: BrokerPort, mapping: TopicMapping) -> None:
-        """Publish the will of a connection that ended without DISCONNECT [MQTT-3.1.2-8].
-
-        Args:
-            port, mapping: the client's own, so that its rights count, those of this moment.
-        """
-        topic = will.topic.encode()
-        batch = Batch(1)
-        batch.buffer = topic + will.body + will.properties
-        flags = will.qos << codes.FLAG_QOS_SHIFT | will.retain
-        if will.properties:
-            flags |= codes.FLAG_PROPERTIES
-        if will.expiry_seconds is not None:
-            flags |= codes.FLAG_EXPIRES | will.expiry_seconds << codes.EXPIRY_SHIFT
-        body, block = len(topic), len(topic) + len(will.body)
-        batch.add((0, body), (body, len(will.body)), (block, len(will.properties)), flags=flags)
-        try:
-            port.publish(mapping.template(topic, flags), batch, 0, 1)
-        except BrokerError as error:
-            self.counted.publishes_refused += 1
-            log.warning("a will for %r is lost: %s", will.topic, error)
-        else:
-            self.counted.wills_published += 1

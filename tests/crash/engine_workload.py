@@ -42,6 +42,7 @@ from tests.crash.parts.part import Part
 from tests.crash.parts.priorities import Priorities
 from tests.crash.parts.transactions import Transactions
 from tests.crash.parts.wide import Wide
+from tests.crash.parts.wills import Wills
 
 PARTS: Final[dict[type[Part], float]] = {
     Basics: 0.5,
@@ -58,7 +59,7 @@ PARTS: Final[dict[type[Part], float]] = {
     Wide: 0.04,
 }
 """Every part but some, and how likely it is that a seed has it."""
-LATER_PARTS: Final[dict[type[Part], float]] = {Owed: 0.1, Lifetimes: 0.1}
+LATER_PARTS: Final[dict[type[Part], float]] = {Owed: 0.1, Lifetimes: 0.1, Wills: 0.1}
 """The same of those that came later."""
 ALL_PARTS: Final[Sequence[type[Part]]] = (*PARTS, *LATER_PARTS)
 RETENTIONS: Final = (0, 1500, 1500, 4000)

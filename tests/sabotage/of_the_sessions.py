@@ -8,9 +8,59 @@ FULL_SESSIONS = "tests/broker/test_session_backlogs.py"
 UNCOUNTED = "tests/broker/test_uncounted.py"
 SESSIONS = "tests/broker/test_engine_sessions.py"
 LIFETIMES = "tests/broker/test_session_lifetimes.py"
+WILLS = "tests/broker/test_wills.py"
 OPTIONS = "tests/broker/test_subscription_options.py"
 
 OF_THE_SESSIONS = (
+    Sabotage(
+        name="published-wills-stay-in-the-log",
+        why="a will is published again by each start, and devices seem to vanish that are there",
+        path="broker/sessions/wills.py",
+        old="        return () if number is None else self._forget(int(number, 16))\n",
+        new="        return ()\n",
+        tests=(WILLS,),
+        crash="--seed 3 --states 2500 --with wills",
+    ),
+    Sabotage(
+        name="wills-without-their-mark",
+        why="the same: nothing says that the will has become a message",
+        path="broker/sessions/wills.py",
+        old="            system_flag=template.record.system_flag | SYSTEM_FLAG_STATE,\n",
+        new="",
+        tests=(WILLS,),
+    ),
+    Sabotage(
+        name="wills-without-grace",
+        why="after a restart all clients seem to be gone, although they are about to come back",
+        path="broker/sessions/wills.py",
+        old="            wait_ms = grace_ms\n",
+        new="            wait_ms = 0\n",
+        tests=(WILLS,),
+    ),
+    Sabotage(
+        name="will-delay-outlives-the-session",
+        why="the will of a session that has ended comes hours later, or never",
+        path="broker/sessions/wills.py",
+        old="            if found.due_ms or (by_client and found.waits):\n",
+        new="            if False:\n",
+        tests=(WILLS,),
+    ),
+    Sabotage(
+        name="wills-ignore-lost-rights",
+        why="a user who was deleted publishes once more",
+        path="broker/sessions/wills.py",
+        old="self.may_publish(found.principal, found.client_id, will.topic, will.tag)  # now\n",
+        new="pass\n",
+        tests=(WILLS,),
+    ),
+    Sabotage(
+        name="goodbyes-forgotten-by-the-log",
+        why="a device that said goodbye is reported as lost after the next restart",
+        path="broker/sessions/wills.py",
+        old="            self._end(session.will)\n",
+        new="            self._forget(session.will.number)\n",
+        tests=(WILLS,),
+    ),
     Sabotage(
         name="no-local-forgotten-where-messages-wait",
         why="a bridge gets its own messages back whenever it is slow, and they go in circles",

@@ -17,9 +17,9 @@ OF_THE_TURNS = (
     Sabotage(
         name="delivery-for-each-acknowledgement",
         why="a client that acknowledges out of order stops the server for half a second",
-        path="gateways/mqtt/connection.py",
-        old="                session.acknowledged(first, count, True)\n",
-        new="                session.acknowledged(first, count)\n",
+        path="gateways/mqtt/acknowledging.py",
+        old="            session.acknowledged(first, count, True)\n",
+        new="            session.acknowledged(first, count)\n",
         tests=(MQTT_TURNS,),
     ),
     Sabotage(
@@ -34,18 +34,17 @@ OF_THE_TURNS = (
     Sabotage(
         name="filters-without-a-turn",
         why="a SUBSCRIBE with a million filters stops all other clients for seconds",
-        path="gateways/mqtt/connection.py",
-        old="            yield\n        if refused > 1:\n",
-        new="        if refused > 1:\n",
+        path="gateways/mqtt/subscribing.py",
+        old="        yield\n    if refused > 1:\n",
+        new="    if refused > 1:\n",
         tests=(MQTT_TURNS,),
     ),
     Sabotage(
         name="filters-in-part",
         why="a session keeps subscriptions of a SUBSCRIBE that broke the protocol",
-        path="gateways/mqtt/connection.py",
-        old="        for _ in packet.filters():  # a packet that breaks the protocol "
-        "changes nothing\n",
-        new="        for _ in ():\n",
+        path="gateways/mqtt/subscribing.py",
+        old="    for _ in packet.filters():  # a packet that breaks the protocol changes nothing\n",
+        new="    for _ in ():\n",
         tests=(MQTT_TURNS,),
     ),
     Sabotage(

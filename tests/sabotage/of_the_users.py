@@ -441,8 +441,7 @@ OF_THE_USERS = (
         name="mqtt-will-unchecked",
         why="a will goes where its client may not publish",
         path="gateways/mqtt/connection.py",
-        old="        self._port.principal.check_publish("
-        "*self._mapping.topic_and_tag(will.topic))\n",
+        old="        self._port.principal.check_publish(topic, tag)\n",
         new="",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.sabotage.of_amqp import OF_AMQP
 from tests.sabotage.of_crashes import OF_CRASHES
+from tests.sabotage.of_mqtt_5 import OF_MQTT_5
 from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
@@ -40,6 +41,7 @@ SABOTAGES = (
     *OF_THE_ENGINE,
     *OF_THE_SESSIONS,
     *OF_THE_GATEWAYS,
+    *OF_MQTT_5,
     *OF_AMQP,
     *OF_THE_NAMES,
     *OF_THE_SPEED,

@@ -453,7 +453,7 @@ class FastPath(Shortcut):
             self.sent_bytes_max,
         )
         if dropped and self.connection is not None:
-            self.connection.left_out(data, run.count, first_byte, first_packet_id)
+            self.connection.left_out(data, run.count, dropped, first_byte, first_packet_id)
         elif is_shared:
             run.encoded[key] = data
         return data

@@ -23,6 +23,7 @@ from polymq.broker.port import (
     StorageFailed,
     Subscribed,
     SubscriptionOptions,
+    Will,
 )
 from polymq.core_log.kernels.batch import (
     BODY_SIZE,
@@ -103,8 +104,18 @@ class SpySession:
         self.inbound: set[int] = set()
         self.addresses: set[Address] = set()
         self.refused: dict[Address, Refused] = {}
+        self.will: Will | None = None
         self.resumed_count = 0
         """How often acknowledgements made it look for more to send."""
+
+    def set_will(self, will: Will) -> None:
+        if self.port.refused_will is not None:
+            raise self.port.refused_will
+        self.will = will
+        self.position = self.port.append()
+
+    def clear_will(self) -> None:
+        self.will = None
 
     def resume(self) -> None:
         self.calls.append(("resume",))
@@ -161,7 +172,13 @@ class SpySession:
         self.calls.append(("ready",))
 
     def disconnect(self) -> None:
+        """Its will is published, as the engine does, unless the server stops."""
         self.calls.append(("disconnect",))
+        will, self.will = self.will, None
+        if will is not None and not self.port.is_stopping:
+            self.port.published.append(
+                Published(will.topic, will.tag, will.body, will.qos, will.retain)
+            )
 
 
 class SpyPort(spy_port.SpyPort):
@@ -186,6 +203,9 @@ class SpyPort(spy_port.SpyPort):
         self.templates_made = 0
         self.refused_topics: dict[str, Refused] = {}
         self.refused_connect: Refused | None = None
+        self.refused_will: Refused | None = None
+        self.is_stopping = False
+        """Or has failed: wills are for the next start."""
         self.users: dict[str | None, bytes | None] | None = None
         self.logins_take_time = False
         self.logins: list[Callable[[], None]] = []
@@ -206,6 +226,7 @@ class SpyPort(spy_port.SpyPort):
             callback(*arguments)
 
     def fail(self) -> None:
+        self.is_stopping = True
         self._waiting.clear()
         for callback in self._on_failure:
             callback(StorageFailed("the disk is gone"))
@@ -371,7 +392,7 @@ class SpyPort(spy_port.SpyPort):
         assert principal
         for session in self.connected:
             if session.client_id == client_id and ("disconnect",) not in session.calls:
-                session.calls.append(("disconnect",))
+                session.disconnect()
                 session.link.taken_over()
         session = SpySession(self, client_id, clean, link, expiry_seconds)
         session.present = client_id in self.present_ids and not clean

@@ -419,7 +419,6 @@ def test_a_connection_that_is_lost_publishes_its_will_once() -> None:
     peer.vanish()
     assert broker.port.published == [WILL_MESSAGE]
     assert peer.session.calls == [("resume",), ("disconnect",)]
-    assert broker.shared.counters.wills_published == 1
 
 
 @pytest.mark.parametrize(("qos", "retain"), [(0, False), (1, True), (2, False)])
@@ -430,13 +429,16 @@ def test_a_will_keeps_its_quality(qos: int, retain: bool) -> None:
     assert broker.port.published == [Published("a", "b", b"", qos, retain=retain)]
 
 
-def test_a_will_that_nobody_may_publish_is_only_lost() -> None:
+def test_a_will_that_is_refused_refuses_the_client() -> None:
+    """The session that was made for it does not stay."""
     broker = Broker()
-    peer = broker.peer(wire.connect("c", will=WILL))
-    broker.port.refused_topics["status"] = Refused(Reason.READ_ONLY, "no")
-    peer.vanish()
+    broker.port.refused_will = Refused(Reason.LIMIT, "too many wills")
+    peer = broker.peer(None)
+    peer.send(wire.connect("c", will=WILL))
+    assert peer.receive() == [wire.connack(3)]
+    assert peer.is_closed()
+    assert broker.port.connected[0].calls == [("disconnect",)]
     assert broker.port.published == []
-    assert broker.shared.counters.publishes_refused == 1
 
 
 def test_takeover_publishes_the_old_will_before_anything_of_the_new_client() -> None:
@@ -469,7 +471,12 @@ def test_what_an_old_connection_still_waits_for_does_not_reach_anybody() -> None
 def test_stopping_lets_acks_leave_and_publishes_no_will() -> None:
     """SIGTERM: what was stored is acknowledged, what comes after is not read."""
     broker = slow_broker()
-    peer = broker.peer(wire.connect("c", will=WILL))
+    peer = broker.peer(None)
+    peer.send(wire.connect("c", will=WILL))
+    broker.port.commit()
+    broker.loop.run()
+    assert peer.receive() == [wire.connack()]
+    broker.port.is_stopping = True
     peer.send(wire.publish("a", qos=1, packet_id=1))
     peer.connection.leave()
     broker.loop.run()
@@ -485,6 +492,7 @@ def test_stopping_lets_acks_leave_and_publishes_no_will() -> None:
 def test_stopping_closes_idle_and_unconnected_clients_at_once() -> None:
     broker = Broker()
     peers = [broker.peer(wire.connect("c", will=WILL)), broker.peer(None)]
+    broker.port.is_stopping = True
     for peer in peers:
         peer.connection.leave()
     broker.loop.run()
@@ -581,7 +589,11 @@ def test_a_client_that_left_while_the_disk_was_behind() -> None:
 def test_a_failed_disk_closes_everybody() -> None:
     """Acks that wait would never come; the client has to try elsewhere."""
     broker = slow_broker()
-    peer = broker.peer(wire.connect("c", will=WILL))
+    peer = broker.peer(None)
+    peer.send(wire.connect("c", will=WILL))
+    broker.port.commit()
+    broker.loop.run()
+    assert peer.receive() == [wire.connack()]
     peer.send(wire.publish("a", qos=1, packet_id=1))
     broker.port.fail()
     peer.connection.storage_failed()

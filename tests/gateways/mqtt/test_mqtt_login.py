@@ -146,7 +146,7 @@ class OwnPort(SpyPort):
         super().__init__()
         self.clients: list[tuple[str, str | None]] = []
         self.inside: list[Callable[[str], None]] = []
-        self.refused_will: Refused | None = None
+        self.refused_publish: Refused | None = None
         self.refused_entry: Refused | None = None
 
     def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
@@ -166,8 +166,8 @@ class OwnPort(SpyPort):
         return lambda: self.inside.remove(expelled)
 
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
-        if self.refused_will is not None:
-            raise self.refused_will
+        if self.refused_publish is not None:
+            raise self.refused_publish
 
 
 class Base(SpyPort):
@@ -232,7 +232,7 @@ def test_a_will_is_checked_at_connect_and_published_through_the_own_port(
     peer = client(broker, will=will)
     peer.vanish()
     assert [found.body for found in own.published] == [b"gone"]
-    own.refused_will = Refused(Reason.FORBIDDEN, "no")
+    own.refused_publish = Refused(Reason.FORBIDDEN, "no")
     refused = broker.peer(None)
     refused.send(wire.connect("d", user="u", password=b"p", will=will))
     assert refused.receive() == [wire.connack(5)]

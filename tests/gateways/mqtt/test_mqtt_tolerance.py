@@ -23,7 +23,6 @@ def test_a_will_below_sys_is_taken_and_dropped() -> None:
     peer.vanish()
     assert broker.port.published == []
     assert broker.shared.counters.publishes_ignored == 1
-    assert broker.shared.counters.wills_published == 0
 
 
 @pytest.mark.parametrize("topic", [STATE, "$SYS"])

@@ -9,7 +9,7 @@ import pytest
 
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import Reason, Refused
-from polymq.gateways.mqtt.connection import RELEASED_AT_ONCE
+from polymq.gateways.mqtt.acknowledging import RELEASED_AT_ONCE
 from polymq.gateways.mqtt.packets import (
     MQTT_3_1_1,
     Subscribe,

@@ -417,7 +417,7 @@ def test_a_client_that_reads_nothing_has_one_pong_waiting() -> None:
 
 def test_pings_are_no_sign_of_life_to_mqtt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep alive counts control packets of MQTT [MQTT-3.1.2-24]."""
-    monkeypatch.setattr("polymq.gateways.mqtt.connection.KEEP_ALIVE_FACTOR", 0.2)
+    monkeypatch.setattr("polymq.gateways.mqtt.login.KEEP_ALIVE_FACTOR", 0.2)
     monkeypatch.setattr("polymq.net.connection.TICK_SECONDS", 0.05)
 
     async def scenario(house: House) -> None:

@@ -1,0 +1,65 @@
+"""What a client's acknowledgements do: a run, or a few packet ids, at a time; and which messages
+count as acknowledged though they were never sent."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Generator
+from typing import Final
+
+from polymq.broker.port import Position, Session
+from polymq.gateways.mqtt.fields import read_length
+from polymq.gateways.mqtt.kernels import codes
+from polymq.gateways.mqtt.kernels.frames import encode_ids
+
+RELEASED_AT_ONCE: Final = 16
+"""PUBRELs between two looks at the clock: each may be a record."""
+_PUBCOMP: Final = 0x70
+
+
+def acknowledge(
+    acks: array[int], ack_count: int, session: Session
+) -> Generator[None, None, tuple[Position, bytes]]:
+    """Take acknowledgements of all kinds, in so many runs of `kernels.parse`. What the window has
+    room for then is sent at the end: after each one, it would be one message for each.
+
+    Returns:
+        PUBCOMPs, and the position that they wait for.
+    """
+    completions: list[bytes] = []
+    position = session.position
+    for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
+        kind, first, count = acks[at], acks[at + 1], acks[at + 2]
+        if kind == codes.TYPE_PUBACK:
+            session.acknowledged(first, count, True)
+        elif kind == codes.TYPE_PUBREC:
+            session.received(first, count)
+        elif kind == codes.TYPE_PUBREC_ERROR:
+            session.rejected(first, count)
+        elif kind == codes.TYPE_PUBCOMP:
+            session.completed(first, count, True)
+        else:  # PUBREL: answered also if the id is not known
+            for packet_id in range(first, first + count):
+                released = session.released((packet_id - 1) % codes.IDENTIFIER_MAX + 1)
+                position = max(position, released)
+                if packet_id % RELEASED_AT_ONCE == 0:
+                    yield
+            completions.append(encode_ids(_PUBCOMP, first, count))
+        yield
+    session.resume_if_starved()
+    return position, b"".join(completions)
+
+
+def missing_ids(data: bytes, count: int, first_packet_id: int) -> list[int]:
+    """Which of `count` consecutive packet ids the PUBLISH packets in `data` lack."""
+    sent = set()
+    at = 0
+    while at < len(data):
+        found = read_length(data, at + 1, len(data), is_minimal=True)
+        assert found is not None
+        length, content = found
+        packet_id = content + 2 + int.from_bytes(data[content : content + 2], "big")
+        sent.add(int.from_bytes(data[packet_id : packet_id + 2], "big"))
+        at = content + length
+    ids = ((first_packet_id - 1 + n) % codes.IDENTIFIER_MAX + 1 for n in range(count))
+    return [packet_id for packet_id in ids if packet_id not in sent]

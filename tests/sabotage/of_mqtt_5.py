@@ -1,0 +1,123 @@
+"""Bugs planted in what MQTT 5 has beyond 3.1.1."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+KERNELS = "tests/gateways/mqtt/test_mqtt5_kernels.py"
+ENCODERS = "tests/gateways/mqtt/test_mqtt_publish_kernels.py"
+PACKETS = "tests/gateways/mqtt/test_mqtt5_packets.py"
+CLIENT = "tests/gateways/mqtt/test_mqtt5_client.py"
+
+OF_MQTT_5 = (
+    Sabotage(
+        name="mqtt5-property-twice",
+        why="which of two expiry intervals holds is anybody's guess",
+        path="gateways/mqtt/kernels/frames.py",
+        pure=True,
+        old="        if kind in seen and kind != USER_PROPERTY:\n",
+        new="        if False:\n",
+        tests=(KERNELS,),
+    ),
+    Sabotage(
+        name="mqtt5-error-of-pubrec-is-none",
+        why="a message that the client refused is released, and its packet id is never free",
+        path="gateways/mqtt/kernels/frames.py",
+        pure=True,
+        old="            elif kind == TYPE_PUBREC and flags >= 0x80:\n",
+        new="            elif False:\n",
+        tests=(KERNELS,),
+    ),
+    Sabotage(
+        name="mqtt5-alias-leaves-its-connection",
+        why="subscribers get a topic alias that they did not agree to, and close",
+        path="gateways/mqtt/kernels/publishes.py",
+        pure=True,
+        old="        elif kind != TOPIC_ALIAS:\n            out += block[begin:at]\n",
+        new="        else:\n            out += block[begin:at]\n",
+        tests=(ENCODERS,),
+    ),
+    Sabotage(
+        name="mqtt5-expiry-begins-again-for-each-receiver",
+        why="a message that waited for an hour is as fresh as it was",
+        path="gateways/mqtt/kernels/publishes.py",
+        pure=True,
+        old="max(0, now_ms - born_ms) // 1000",
+        new="0",
+        tests=(ENCODERS,),
+    ),
+    Sabotage(
+        name="mqtt5-too-large-is-sent",
+        why="a client that says what it takes at most closes over and over",
+        path="gateways/mqtt/kernels/publishes.py",
+        pure=True,
+        old="        if len(start_of_packet) + len(head) + body_size > size_max:\n",
+        new="        if False:\n",
+        tests=(ENCODERS,),
+    ),
+    Sabotage(
+        name="mqtt5-too-large-stays-in-flight",
+        why="each message that the client does not take costs it a place in its window for ever",
+        path="gateways/mqtt/connection.py",
+        old="            self.context.call_soon(partial(self._give_up, self._session, missing))\n",
+        new="",
+        tests=(CLIENT,),
+    ),
+    Sabotage(
+        name="mqtt5-property-of-another-packet",
+        why="what a packet must not have is taken, and means nothing",
+        path="gateways/mqtt/properties.py",
+        old="    if name not in allowed:\n",
+        new="    if False:\n",
+        tests=(PACKETS,),
+    ),
+    Sabotage(
+        name="mqtt5-refused-publish-is-acknowledged",
+        why="a client takes a message for stored that nobody has",
+        path="gateways/mqtt/connection.py",
+        old="                batch.rows[at] |= reason\n",
+        new="                pass\n",
+        tests=(CLIENT,),
+    ),
+    Sabotage(
+        name="mqtt5-aliases-are-everybodys",
+        why="what a client publishes goes to the topic of another one",
+        path="gateways/mqtt/connection.py",
+        old="            if not path.aliases:\n",
+        new="            if False:\n",
+        tests=(CLIENT,),
+    ),
+    Sabotage(
+        name="mqtt5-alias-beyond-the-maximum",
+        why="one client keeps 65,535 topic names of 64 KiB in memory",
+        path="gateways/mqtt/connection.py",
+        old="        if alias > self._limits.topic_aliases_max:\n",
+        new="        if False:\n",
+        tests=(CLIENT,),
+    ),
+    Sabotage(
+        name="mqtt5-goodbye-before-connack",
+        why="the first packet to a client is DISCONNECT, which no client knows what to do with",
+        path="gateways/mqtt/protocol.py",
+        old="            return encode_connack(self.level, reason)\n"
+        "        return encode_disconnect(reason)\n",
+        new="            pass\n        return encode_disconnect(reason)\n",
+        tests=(PACKETS,),
+    ),
+    Sabotage(
+        name="mqtt5-disconnect-takes-every-will-along",
+        why="a client that asks for its will to be published goes without it",
+        path="gateways/mqtt/connection.py",
+        old="        if packet.reason == ReasonCode.SUCCESS and self._session is not None:\n",
+        new="        if self._session is not None:\n",
+        tests=(CLIENT,),
+    ),
+    Sabotage(
+        name="mqtt5-retained-messages-again-at-each-subscribe",
+        why="a client that asked for none gets all retained messages at each start",
+        path="gateways/mqtt/subscribing.py",
+        old="            if handling == 0 or (handling == 1 and is_new):",
+        new="            if True:",
+        tests=(CLIENT,),
+    ),
+)
