@@ -126,7 +126,7 @@ class Moves:
         Raises:
             Refused: as `BrokerPort.publish`; nothing was stored, nothing was settled.
         """
-        rows = _rows_of_batch(template, batch, first, last)
+        rows = rows_of_batch(template, batch, first, last)
         return self.append_rows(template, rows, group, range(offset, offset + len(rows)))
 
     def move(
@@ -285,7 +285,7 @@ def settled_by(properties: dict[str, str]) -> tuple[int, int] | None:
 # --- rows -----------------------------------------------------------------------------------
 
 
-def _rows_of_batch(template: TopicTemplate, batch: Batch, first: int, last: int) -> Sequence[Row]:
+def rows_of_batch(template: TopicTemplate, batch: Batch, first: int, last: int) -> Sequence[Row]:
     """Rows of a gateway's batch, their extra properties as a record has them."""
     kind, name = template.record.extra_kind, template.record.extra_name
     rows = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
@@ -16,7 +17,7 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.kernels.delivery import publish_qos
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.moves.dead_letters import DeadLetters
-from polymq.broker.moves.moves import QOS2_PROPERTY
+from polymq.broker.moves.moves import QOS2_PROPERTY, rows_of_batch, settling_batch
 from polymq.broker.pacing.sweeping import Sweeper
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.sessions import Session, SessionLink, SubscriptionOptions
@@ -36,7 +37,7 @@ from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import Retained
 from polymq.broker.topics.topic import TopicTemplate
 from polymq.broker.topics.topics import Topics
-from polymq.core_log.kernels.batch import Batch
+from polymq.core_log.kernels.batch import EXTRA_NONE, EXTRA_VERBATIM, Batch
 
 RESENT_AT_ONCE: Final = 64
 """Runs of messages in flight that are sent again in one iteration, some 20 us each. Where a client
@@ -149,15 +150,23 @@ class Sessions:
             position = self.delays.publish(template, batch, row, row + 1, due_ms)
             session.inbound.add(packet_id)
             return position
-        # The property stands behind the constant part, which all messages of the kind share.
         mark = f"{QOS2_PROPERTY}\x01{session.number:x}.{packet_id:x}\x02".encode()
+        if template.record.extra_kind == EXTRA_NONE:
+            properties = mark  # behind the constant part, which all messages of the kind share
+        else:  # readers look for the message's own property there: the mark comes behind that
+            properties = b""
+            (message,) = rows_of_batch(template, batch, row, row + 1)
+            message = message._replace(extra=message.extra + mark)
+            batch, row = settling_batch([message], 0, [0]), 0
+            template = self.topics.rerouted(template, template.route)
+            template.record = replace(template.record, extra_kind=EXTRA_VERBATIM, extra_name=b"")
         position = self.delays.publish(
             template,
             batch,
             row,
             row + 1,
             due_ms,
-            properties=mark,
+            properties=properties,
             system_flag=SYSTEM_FLAG_STATE,
         )
         self.state.took_inbound(session.number, packet_id)

@@ -257,7 +257,7 @@ class Wills:
         found = self._of_client.get(session.client_id)
         if found is not None and found.principal == session.principal:
             if found.due_ms or (by_client and found.waits):
-                self._publish_soon(found, now=True)
+                self._publish_soon(found, now=by_client)
 
     def client_came(self, session: Owner) -> None:
         """The client is there: a will that waits is not published."""
@@ -283,11 +283,11 @@ class Wills:
         now_ms = self._core.clock_ms()
         for found in self._by_number.values():
             wait_ms = grace_ms
-            if not found.due_ms:
-                session = self._session_of(found.client_id)
-                wait_ms = max(wait_ms, self._delay_ms(found, session))
-            due_ms = max(found.due_ms, now_ms + wait_ms)
-            self._wait(found, due_ms, due_ms - now_ms)
+            session = self._session_of(found.client_id)
+            if session is not None:  # else it has ended, and the will does not wait longer for it
+                left_ms = found.due_ms - now_ms if found.due_ms else self._delay_ms(found, session)
+                wait_ms = max(wait_ms, left_ms)
+            self._wait(found, now_ms + wait_ms, wait_ms)
 
     def _wait(self, found: Testament, due_ms: int, wait_ms: int) -> None:
         found.waits = True

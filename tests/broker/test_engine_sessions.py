@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST, Durability, Refused, Session
+from polymq.core_log.kernels.batch import EXTRA_BASE64, Batch
 from tests.harness.broker import Broker, SpyLink, at_qos, batch_of
+from tests.harness.stores import decode_all
 
 
 def connect(
@@ -220,6 +222,39 @@ def test_an_inbound_qos_2_message_is_taken_once(tmp_path: Path, way: str) -> Non
     session, _ = connect(broker, "c")
     assert not session.is_duplicate(packet)
     broker.stop()
+
+
+@pytest.mark.parametrize("delay_ms", [0, 5000])
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_a_qos_2_message_keeps_its_own_property_where_readers_look(
+    broker: Broker, way: str, delay_ms: int
+) -> None:
+    """Right behind the constant part, in front of what says that the message was taken."""
+    session, _ = connect(broker, "c")
+    template = broker.port.topics.template(
+        broker.port.topics.route("a", "b"),
+        properties={"PMQ_PROTO": "mqtt5", "PMQ_QOS": "2"},
+        extra_kind=EXTRA_BASE64,
+        extra_name="PMQ_MQTT5",
+    )
+    batch = Batch()
+    batch.buffer = b"tbody" + b"\x01\x01"
+    batch.add((0, 1), (1, 4), (5, 2), identifier=7)
+    broker.port.sessions.publish_once(template, batch, 0, session, 7, delay_ms=delay_ms)
+    broker.step()
+    start_again(broker, way)
+    session, _ = connect(broker, "c")
+    assert session.is_duplicate(7)
+    broker.step(6)
+    found: list[bytes] = []
+    broker.port.queries.pull(
+        "a", 0, 0, count_max=9, bytes_max=1 << 20, callback=lambda raw, _: found.append(raw)
+    )
+    broker.step()
+    (record,) = decode_all(found[0])
+    assert record.body == b"body"
+    constant = int(record.raw_properties[6:10], 16)
+    assert record.raw_properties[constant:].startswith(b"PMQ_MQTT5\x01AQE=\x02")
 
 
 def test_takeover_hands_the_session_to_the_new_connection(broker: Broker) -> None:

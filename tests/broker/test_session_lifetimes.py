@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from polymq.broker.accounts.quotas import Quotas
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import REST, Session
 from polymq.broker.sessions.expiry import ALIVE_LATE_MS, ALIVE_SECONDS
 from polymq.broker.sessions.settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink, at_qos
+from tests.harness.people import port_of
 
 HOUR = 3600
 LATE = 1 / 16
@@ -275,6 +277,24 @@ def test_many_clients_share_timers_and_records(broker: Broker) -> None:
     assert broker.store.log.appended - before < 2000
     broker.step(1100)
     assert not broker.engine.sessions.by_number
+
+
+def test_a_quota_counts_sessions_that_last(people: Broker) -> None:
+    """A connection whose session ends with it does not make room for one that stays."""
+    people.engine.users.set_quotas("ann", Quotas(sessions=1))
+    sessions = port_of(people, "ann").sessions
+
+    def come(client: str, seconds: int) -> Session:
+        return sessions.connect(
+            client, clean=True, expiry_seconds=seconds, link=SpyLink(), principal="ann"
+        )
+
+    come("c1", 100)
+    come("c1", 100)
+    come("c2", 0)
+    with pytest.raises(Refused) as caught:
+        come("c2", 100)
+    assert caught.value.reason is Reason.LIMIT
 
 
 def test_a_log_that_takes_nothing_lets_sessions_end_later(

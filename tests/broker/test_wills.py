@@ -258,6 +258,18 @@ def test_a_clean_start_after_a_crash_publishes_what_its_session_left(broker: Bro
     assert published(broker) == [b"gone"]
 
 
+def test_a_session_that_ended_before_a_crash_holds_its_will_no_longer(broker: Broker) -> None:
+    """Its client has the time that all have."""
+    leave(broker, seconds=10, delay_seconds=5).disconnect()
+    broker.step(1)
+    broker.kill()
+    broker.open(down_seconds=100)
+    broker.step(1)
+    assert broker.engine.sessions.by_number == {}
+    broker.step(LATE)
+    assert published(broker) == [b"gone"]
+
+
 # --- rights, limits, refusals -----------------------------------------------------------------
 
 

@@ -169,10 +169,12 @@ def test_one_connection_too_many_is_closed_at_once() -> None:
 @both_loops
 def test_stopping_waits_for_acks_that_wait_for_the_disk(new_loop: NewLoop) -> None:
     async def scenario() -> None:
-        house = House(auto_commit=False)
+        house = House()
         await house.start()
         busy = await house.client(wire.connect("busy", will=("w", b"", 0, False)))
         idle = await house.client(wire.connect("idle"))
+        house.port.auto_commit = False
+        house.port.is_stopping = True
         busy.send(wire.publish("a", b"x", qos=1, packet_id=1), wire.PINGREQ)
         await busy.expect(wire.PINGRESP)  # so the publish was taken
         stopping = asyncio.ensure_future(house.server.stop(WAIT_SECONDS_MAX))
