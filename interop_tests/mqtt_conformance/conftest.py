@@ -44,7 +44,8 @@ class Peer:
 
 @contextlib.contextmanager
 def polymq(directory: Path) -> Iterator[Peer]:
-    server = Server(directory, {}, {}, (sys.executable, "-m", "polymq"))
+    options = {"mqtt.websocket": True, "mqtt.websocket_port": 0}
+    server = Server(directory, options, {}, (sys.executable, "-m", "polymq"))
     try:
         server.start()
         listeners = json.loads((server.data_directory / "server.json").read_text(encoding="utf-8"))

@@ -37,8 +37,9 @@ cdef class BatchPath:
     ) except -1
     @cython.locals(
         begin=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
-        at=Py_ssize_t, start=Py_ssize_t, flags=cython.longlong, topic=bytes, key=bytes, stored=cython.longlong,
-        waits_for=cython.longlong, ends_at=cython.longlong, shared=SharedPaths,
+        at=Py_ssize_t, start=Py_ssize_t, flags=cython.longlong, topic=bytes, key=bytes,
+        stored=cython.longlong, waits_for=cython.longlong, ends_at=cython.longlong,
+        shared=SharedPaths,
     )
     cpdef take_publishes(
         self, FastPath path, Py_ssize_t first_run, Py_ssize_t last_run, Py_ssize_t run_count

@@ -345,8 +345,8 @@ cdef uint8_t* write_publishes_5(
     const Shape* shape, const uint8_t* p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t identifier,
     uint8_t* scratch, uint8_t* to, Py_ssize_t* dropped,
 ) noexcept nogil:
-    """Write the packets, but for those that are too large, which are counted. Returns what is behind
-    them, or NULL if a block is damaged."""
+    """Write the packets, but for those that are too large, which are counted. Returns what is
+    behind them, or NULL if a block is damaged."""
     cdef Found found
     cdef const uint8_t* block
     cdef Py_ssize_t size, length, number

@@ -117,7 +117,7 @@ def test_all_qualities_and_retained_messages_are_there(case: Case) -> None:
     """So CONNACK may neither say Maximum QoS nor deny what works."""
     client = case.connect(will=Will(topic=case.topic("w"), qos=2, retain=True))
     assert not client.connack.values(P.QOS_MAX)
-    for feature in (P.RETAIN_AVAILABLE, P.WILDCARDS, P.SUBSCRIPTION_IDS, P.SHARED):
+    for feature in (P.RETAIN_AVAILABLE, P.WILDCARDS, P.SUBSCRIPTION_IDS):
         assert client.connack.number(feature, 1) == 1
     client.send_message(case.topic(), qos=2)
     client.leave()

@@ -12,6 +12,8 @@ from interop_tests.mqtt_conformance.client import SECONDS_MAX, Case, Client
 from interop_tests.mqtt_conformance.statements_5 import shows
 from interop_tests.mqtt_conformance.v5.test_topics import refuses
 
+pytestmark = pytest.mark.usefixtures("shared_subscriptions")
+
 STAYS = ((P.SESSION_EXPIRY, 60),)
 
 

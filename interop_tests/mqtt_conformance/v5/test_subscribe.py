@@ -133,6 +133,7 @@ def test_no_local_holds_for_the_session(case: Case) -> None:
     again.nothing()
 
 
+@pytest.mark.usefixtures("shared_subscriptions")
 @shows("MQTT-3.8.3-4")
 def test_no_local_on_a_shared_subscription_closes(case: Case) -> None:
     client = case.connect()

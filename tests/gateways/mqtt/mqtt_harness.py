@@ -177,7 +177,9 @@ class SpySession:
         will, self.will = self.will, None
         if will is not None and not self.port.is_stopping:
             self.port.published.append(
-                Published(will.topic, will.tag, will.body, will.qos, will.retain)
+                Published(
+                    will.topic, will.tag, will.body, will.qos, will.retain, block=will.properties
+                )
             )
 
 
