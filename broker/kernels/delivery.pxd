@@ -14,6 +14,7 @@ cdef class SessionEnd:
     cdef public long long number
     cdef public long long window
     cdef public object link
+    cdef public object takes_apart
     cdef public UnackedRuns unacked
     cdef public dict releasing
     cdef public bint _starved

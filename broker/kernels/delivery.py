@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from polymq.broker.kernels import path
     from polymq.broker.messages.kernels import record_run
     from polymq.broker.messages.kernels.unacked import UnackedRuns
-    from polymq.broker.messages.runs import RunMeta
+    from polymq.broker.messages.runs import RunMeta, TakesApart
     from polymq.broker.port.sessions import SessionLink
 
 QOS_PROPERTY: Final = "PMQ_QOS"
@@ -62,6 +62,8 @@ class SessionEnd:
         self.number = number
         self.window = window
         self.link: SessionLink | None = None
+        self.takes_apart: TakesApart | None = None
+        """Which runs its link decodes message by message: those come in small portions."""
         self.unacked = unacked
         self.releasing: dict[int, None] = {}
         """Tags whose PUBREC came and whose PUBCOMP did not, in order."""
@@ -186,6 +188,9 @@ class LiveEnd:
         """A run that matches became visible: send it, or let it wait in the backlog."""
         session: SessionEnd = self.session
         plain = self.queue is None and not self.special
+        apart = session.takes_apart
+        if apart is not None and plain:
+            plain = not apart(run.meta)
         if plain and run.parts is None and not run.meta.rewritten:
             qos = SessionEnd.sent_qos(session, run, self.qos)
             room = SessionEnd.credit(session) if qos else SessionEnd.room(session)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from polymq.broker.messages.kernels.record_run import RecordRun
+from polymq.broker.messages.runs import TakesApart
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.values import Address, Position
 from polymq.core_log.kernels.batch import Batch
@@ -68,6 +69,9 @@ class Will:
 
 class SessionLink(Protocol):
     """A client's connection as its session sees it. Implemented by the MQTT gateway."""
+
+    takes_apart: TakesApart | None
+    """Which runs it decodes message by message; None: none."""
 
     def credit(self) -> int:
         """How many more PUBLISH packets the transport takes now; 0 while paused."""

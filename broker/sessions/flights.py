@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from polymq.broker.core import Core
 from polymq.broker.errors import Refused
+from polymq.broker.kernels.codes import PACKET_IDS
 from polymq.broker.kernels.delivery import LiveFlight, publish_qos
 from polymq.broker.pacing.costs import LIVE_COST, SESSION_COST
 from polymq.broker.queues.queue import Group
@@ -253,3 +254,8 @@ def tags_of(flights: Iterable[RetainedFlight]) -> list[list[int]]:
 
 Holder = QueueFlight | RetainedFlight | LiveFlight | None
 """What holds messages in flight. Live ones of QoS 1 need nothing."""
+
+
+def packet_id(tag: int) -> int:
+    """The packet id that the client sees: 1 to 65,535 [MQTT-2.3.1-1]."""
+    return (tag - 1) % PACKET_IDS + 1

@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused, WrongAcknowledgement
-from polymq.broker.kernels.codes import PACKET_IDS
 from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, SessionEnd, publish_qos
 from polymq.broker.kernels.path import Committed
 from polymq.broker.messages.kernels.record_run import RecordRun
@@ -36,7 +35,7 @@ from polymq.broker.port.sessions import Subscribed, SubscriptionOptions, Will
 from polymq.broker.port.values import Address, Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Queue, Registration
-from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup
+from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup, packet_id
 from polymq.broker.sessions.options import OptionsEnd
 from polymq.broker.sessions.window import Window
 from polymq.broker.topics.retained import ENTRY
@@ -166,8 +165,10 @@ class Subscription(OptionsEnd):
         if self.special and self.is_own(run.meta):
             return
         backlog = self.queue
-        # The backlog bounds how much is written anew at once.
-        if not run.meta.rewritten and (backlog is None or not self._lags()):
+        # The backlog bounds how much is written anew, or taken apart, at once.
+        apart = self.session.takes_apart
+        is_slow = run.meta.rewritten or (apart is not None and apart(run.meta))
+        if not is_slow and (backlog is None or not self._lags()):
             qos = self.session.sent_qos(run, self.qos)
             room = self.session.credit() if qos else self.session.room()
             if room >= run.count:
@@ -182,7 +183,7 @@ class Subscription(OptionsEnd):
             assert isinstance(group, SessionGroup)
             group.session, group.subscription = self.session, self
             self.group = group
-            self.registration = self.group.add(self)
+            self.registration = self.group.add(self, takes_apart=apart)
         backlog.append(run.spans)
         backlog.visible += run.count
         assert self.group is not None
@@ -658,7 +659,9 @@ class MqttSession(SessionEnd):
         """Begin to deliver to the connected client."""
         if subscription.durable:
             if subscription.registration is None and subscription.group is not None:
-                subscription.registration = subscription.group.add(subscription)
+                subscription.registration = subscription.group.add(
+                    subscription, takes_apart=self.takes_apart
+                )
                 if not self.sessions.settings.keeps_qos_0:
                     subscription.away_end = subscription.group.queue.visible
         else:
@@ -666,7 +669,7 @@ class MqttSession(SessionEnd):
 
     def disconnect(self) -> None:
         """See `port.Session`."""
-        self.link = None
+        self.link = self.takes_apart = None
         self.guard = None
         self.connection_number += 1
         if self.backlog is not None:
@@ -693,8 +696,3 @@ def _is_of_qos_1(holder: Holder) -> bool:
 
 def _is_there(_holder: Holder) -> bool:
     return True
-
-
-def packet_id(tag: int) -> int:
-    """The packet id that the client sees: 1 to 65,535 [MQTT-2.3.1-1]."""
-    return (tag - 1) % PACKET_IDS + 1

@@ -26,10 +26,16 @@ from polymq.broker.queues.queue import Queue
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.sessions.backlogs import SessionBacklogs
 from polymq.broker.sessions.expiry import SessionExpiry
-from polymq.broker.sessions.flights import UNKNOWN_QOS, Holder, QueueFlight, RetainedFlight
+from polymq.broker.sessions.flights import (
+    UNKNOWN_QOS,
+    Holder,
+    QueueFlight,
+    RetainedFlight,
+    packet_id,
+)
 from polymq.broker.sessions.options import options_row
 from polymq.broker.sessions.retained_replay import RetainedReplays
-from polymq.broker.sessions.session import MqttSession, Subscription, packet_id
+from polymq.broker.sessions.session import MqttSession, Subscription
 from polymq.broker.sessions.settings import SessionSettings
 from polymq.broker.sessions.state import SessionState
 from polymq.broker.sessions.wills import Wills
@@ -127,6 +133,7 @@ class Sessions:
             session.position = Position(max(session.position, position))
         self.wills.client_came(session)
         session.link = link
+        session.takes_apart = link.takes_apart
         if not session.clean:
             self.expiry.came(session)
         session.open_window(inflight_max)

@@ -68,6 +68,7 @@ from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
 from polymq.gateways.mqtt.subscribing import subscribe, unsubscribe
+from polymq.gateways.mqtt.translating import is_translated
 from polymq.net.connection import SocketConnection
 from polymq.net.flow import AHEAD, DISK, LEAVING, LOGIN, TURN, UNREAD, UPLOAD, Flow
 
@@ -352,7 +353,9 @@ class Connection(SocketConnection):
 
     def _connect(self, packet: Connect) -> None:
         login = self._login = Login(packet, self._shared.new_client_id)
-        self.fast_path.five = packet.level == MQTT_5
+        if packet.level == MQTT_5:
+            self.fast_path.five = True
+            self.fast_path.takes_apart = is_translated
         self._client_id = login.client_id
         try:
             login.check(self._limits)

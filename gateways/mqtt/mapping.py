@@ -31,7 +31,7 @@ import copy
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from polymq.broker.port import (
     MQTT5_PROPERTY,
@@ -63,6 +63,7 @@ from polymq.gateways.mqtt.kernels.codes import (
 )
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.gateways.mqtt.translating import ORIGIN_PROPERTY
 
 TOPIC_BYTES_MAX: Final = 65_535
 """Of a topic name on the wire: its size is two bytes (3.1.1 part 1.5.3)."""
@@ -148,24 +149,12 @@ expire, the key is the name and four bytes of expiry interval."""
 _NO_TEMPLATES: Final[_Templates] = (BoundedCache(0),) * (FLAGS_OF_KIND + 1)
 """Those of a client that has published nothing yet: most clients of a fleet, most of the time."""
 
-ORIGIN_PROPERTY: Final = "PMQ_PROTO"
-
 
 def template_key(topic: bytes, flags: int) -> bytes:
     """Where in its table the template of such a message is."""
     if not flags & FLAG_EXPIRES:
         return topic
     return topic + (flags >> EXPIRY_SHIFT & 0xFFFF_FFFF).to_bytes(4, "big")
-
-
-class DeliveryForm(NamedTuple):
-    """How the messages of a run are sent to clients of MQTT 5.
-
-    Attributes:
-        block: the properties of those that have none of their own.
-    """
-
-    block: bytes
 
 
 class TopicMapping:
@@ -324,10 +313,6 @@ class TopicMapping:
         field = len(raw).to_bytes(2, "big") + raw
         meta.cache[self.field_key] = field
         return field
-
-    def delivery_form(self, meta: RunMeta) -> DeliveryForm:
-        """See `DeliveryForm`."""
-        return DeliveryForm(b"")
 
     def name(self, topic: str, tag: str | None) -> str:
         """The topic name of (topic, tag): the inverse of `topic_and_tag`."""

@@ -22,6 +22,7 @@ from polymq.broker.port import (
     Position,
     RecordRun,
     SubscriptionOptions,
+    TakesApart,
     Template,
     TopicInfo,
 )
@@ -338,6 +339,7 @@ class SpyLink:
 
     def __init__(self, credit: int = 1000) -> None:
         self.left = credit
+        self.takes_apart: TakesApart | None = None
         self.publishes: list[tuple[str, bytes, int, int, bool, bool]] = []
         self.identifiers: list[int] = []
         """Subscription Identifiers of the publishes; 0 where there was none."""

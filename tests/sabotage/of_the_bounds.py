@@ -99,8 +99,8 @@ OF_THE_BOUNDS = (
         name="live-bodies-are-decompressed-at-once",
         why="a session at the tail has no bound on what is decompressed",
         path="broker/sessions/session.py",
-        old="        if not run.meta.rewritten and (backlog is None or not self._lags()):\n",
-        new="        if backlog is None or not self._lags():\n",
+        old="        is_slow = run.meta.rewritten or (",
+        new="        is_slow = (",
         tests=("tests/broker/test_compressed_bodies.py",),
     ),
     Sabotage(

@@ -50,6 +50,7 @@ cdef class FastPath(Shortcut):
     cdef public object publish
     cdef public object write
     cdef public bint five
+    cdef public object takes_apart
     cdef public dict aliases
     cdef public long long sent_bytes_max
     cdef int last_flags

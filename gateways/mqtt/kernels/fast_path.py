@@ -44,17 +44,26 @@ from polymq.gateways.mqtt.kernels.codes import (
 )
 from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids
 from polymq.gateways.mqtt.kernels.publishes import encode_publishes, encode_publishes_5
+from polymq.gateways.mqtt.translating import encode_translated, is_translated
 from polymq.net.kernels.streams import Shortcut, clock_ms
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
-    from polymq.broker.port import BrokerPort, Position, RecordRun, RunMeta, Session, Template
+    from polymq.broker.port import (
+        BrokerPort,
+        Position,
+        RecordRun,
+        RunMeta,
+        Session,
+        TakesApart,
+        Template,
+    )
     from polymq.gateways.mqtt.connection import Connection
     from polymq.gateways.mqtt.kernels.batch_path import BatchPath
     from polymq.gateways.mqtt.limits import Limits
-    from polymq.gateways.mqtt.mapping import DeliveryForm, TopicMapping
+    from polymq.gateways.mqtt.mapping import TopicMapping
     from polymq.gateways.mqtt.shared import Counters
 
 NO_ALIASES: Final[dict[int, bytes]] = {}
@@ -198,6 +207,8 @@ class FastPath(Shortcut):
         """From CONNACK to the end of the connection: while the path is open."""
         self.five = False
         """The client speaks MQTT 5."""
+        self.takes_apart: TakesApart | None = None
+        """See `SessionLink`."""
         self.aliases: dict[int, bytes] = NO_ALIASES
         """Topic names by the Topic Alias that the client gave them."""
         self.sent_bytes_max = PACKET_MAX
@@ -438,20 +449,25 @@ class FastPath(Shortcut):
             encoded = run.encoded.get(key)
             if encoded is not None:
                 return encoded
-        form: DeliveryForm = mapping.delivery_form(run.meta)
-        data, dropped = encode_publishes_5(
-            run.memory,
-            run.start,
-            run.end,
-            topic,
-            first_byte,
-            first_packet_id,
-            run.meta.prefix_size,
-            form.block,
-            subscription_property(identifier),
-            clock_ms(),
-            self.sent_bytes_max,
-        )
+        more = subscription_property(identifier)
+        if is_translated(run.meta):
+            data, dropped = encode_translated(
+                run, topic, first_byte, first_packet_id, more, clock_ms(), self.sent_bytes_max
+            )
+        else:
+            data, dropped = encode_publishes_5(
+                run.memory,
+                run.start,
+                run.end,
+                topic,
+                first_byte,
+                first_packet_id,
+                run.meta.prefix_size,
+                b"",
+                more,
+                clock_ms(),
+                self.sent_bytes_max,
+            )
         if dropped and self.connection is not None:
             self.connection.left_out(data, run.count, dropped, first_byte, first_packet_id)
         elif is_shared:

@@ -21,7 +21,7 @@ from polymq.broker.port import (
 from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_forms import FORMS, use_form
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer, Published
-from tests.gateways.mqtt.mqtt_records import records
+from tests.gateways.mqtt.mqtt_records import record, records
 from tests.gateways.mqtt.test_mqtt5_kernels import ack, publish
 from tests.gateways.mqtt.test_mqtt5_packets import block, connect, text
 
@@ -364,6 +364,37 @@ def test_subscribers_of_both_versions_share_no_frame() -> None:
     broker.loop.run()
     assert old.receive() == [wire.publish("t", b"1")] * 2
     assert new.receive() == [wire.packet(0x30, text("t") + b"\0" + b"1")] * 2
+
+
+def test_messages_of_other_protocols_come_with_their_properties() -> None:
+    """One by one, so the engine is told which runs these are; clients of 3.1.1 get them as ever."""
+    broker = Broker()
+    new, old = connected(broker), broker.peer()
+    constant = {"PMQ_PROTO": "http", "content-type": "text/plain"}
+    bodies = (b"1", b"2")
+    memory = b"".join(
+        record(body, properties=b"content-type\x01text/plain\x02k\x01%b\x02" % body)
+        for body in bodies
+    )
+    run = RecordRun(RunMeta("t", None, constant, 0), memory, 0, len(memory), 2)
+    for peer in (new, old):
+        peer.link.send_publishes(run, qos=1, first_packet_id=65_535, duplicate=False, retain=False)
+    broker.loop.run()
+    assert new.receive() == [
+        publish(
+            TYPE + b"\x26" + text("k") + text(body.decode()),
+            topic="t",
+            body=body,
+            qos=1,
+            packet_id=packet_id,
+        )
+        for body, packet_id in zip(bodies, (65_535, 1), strict=True)
+    ]
+    assert [packet[-1:] for packet in old.receive()] == [b"1", b"2"]
+    assert new.link.takes_apart is not None
+    assert new.link.takes_apart(run.meta)
+    assert not new.link.takes_apart(run_of(b"1").meta)
+    assert old.link.takes_apart is None
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
