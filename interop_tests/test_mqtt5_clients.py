@@ -15,6 +15,7 @@ from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from interop_tests.conftest import Server, StartServer
 from interop_tests.ledger.ports import lasting_ports
@@ -24,7 +25,7 @@ SECONDS_MAX = 20.0
 
 def properties(kind: int, **values: Any) -> Properties:
     """Properties of a packet, by paho's names."""
-    found = Properties(kind)
+    found = Properties(kind)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         setattr(found, name, value)
     return found
@@ -57,7 +58,7 @@ class Client:
         self.paho.loop_start()
         self.present = self.answers.get(timeout=SECONDS_MAX)
 
-    def subscribe(self, pattern: str, options: mqtt.SubscribeOptions, **more: Any) -> None:
+    def subscribe(self, pattern: str, options: SubscribeOptions, **more: Any) -> None:
         asked = properties(PacketTypes.SUBSCRIBE, **more)
         self.paho.subscribe(pattern, options=options, properties=asked)
         assert [code.value for code in self.answers.get(timeout=SECONDS_MAX)] == [options.QoS]
@@ -114,7 +115,7 @@ ALL = {
 def test_properties_survive_a_kill(server: Server, qos: int) -> None:
     """A message of QoS 1 or 2 waits for a client that is away, over a kill of the server; one of
     QoS 0 is delivered at once. Its properties are what they were."""
-    options = mqtt.SubscribeOptions(qos=qos, retainAsPublished=True)
+    options = SubscribeOptions(qos=qos, retainAsPublished=True)
     with client(server, "reader", SessionExpiryInterval=1000) as reader:
         reader.subscribe("t/#", options, SubscriptionIdentifier=7)
         if qos:
@@ -142,7 +143,7 @@ def test_a_will_of_a_client_that_a_kill_took_along(server: Server) -> None:
     """Its delay is over before it comes back: the will is published, with its properties; that of
     the client that came back in time is not."""
     reader = Client(server, "reader", SessionExpiryInterval=1000)
-    reader.subscribe("gone/#", mqtt.SubscribeOptions(qos=1))
+    reader.subscribe("gone/#", SubscribeOptions(qos=1))
     wills = {}
     for name in ("back", "lost"):
         asked = properties(PacketTypes.WILLMESSAGE, WillDelayInterval=1, ContentType="text/plain")
@@ -189,7 +190,7 @@ def test_amqp_and_mqtt_5_read_each_others_properties(server: Server) -> None:
     channel.queue_declare("readings", durable=True)
     channel.queue_bind("readings", "mixed", "#")
     with client(server, "c") as found:
-        found.subscribe("mixed/#", mqtt.SubscribeOptions(qos=1, noLocal=True))
+        found.subscribe("mixed/#", SubscribeOptions(qos=1, noLocal=True))
         assert found.publish("mixed/a", b"from mqtt", 1, **ALL) == 0
         channel.basic_publish(
             "mixed",

@@ -135,17 +135,6 @@ def test_paho_speaks_mqtt_3_1(server: Server) -> None:
         assert client.receive().payload == b"x"
 
 
-def test_paho_with_mqtt_5_is_told_that_it_is_not_spoken(server: Server) -> None:
-    client = PahoClient("new", version=MQTTProtocolVersion.MQTTv5)
-    closed = threading.Event()
-    client.client.on_disconnect = lambda *_: closed.set()
-    client.client.connect("127.0.0.1", server.mqtt_port)
-    client.client.loop_start()
-    assert closed.wait(WAIT_SECONDS_MAX)
-    client.stop()
-    assert all(code != "Success" for code, _ in list(client.connects.queue))
-
-
 def test_paho_retained_and_will(server: Server) -> None:
     with paho_client(server.mqtt_port, "p") as publisher:
         publisher.publish("state/a", b"on", qos=1, retain=True)

@@ -95,7 +95,7 @@ def test_connack_codes(server: Server) -> None:
     for first, code in [
         (connect("", clean=False), 2),
         (connect("x" * 300), 2),
-        (connect("c").replace(b"\x04MQTT\x04", b"\x04MQTT\x05"), 1),
+        (connect("c").replace(b"\x04MQTT\x04", b"\x04MQTT\x06"), 1),
         (connect("c", will=("$other/w", b"", 0, False)), 5),
     ]:
         with RawClient(server.mqtt_port) as client:

@@ -177,7 +177,7 @@ class ListenerSettings(Section):
 
 
 class MqttSettings(ListenerSettings):
-    """MQTT 3.1.1 over TCP and WebSocket. Topic names longer than 32,000 bytes may be refused."""
+    """MQTT over TCP and WebSocket. Topic names longer than 32,000 bytes may be refused."""
 
     port: PlainPort = 1883
     tls_port: TlsPort = 8883
