@@ -60,6 +60,18 @@ SCENARIOS: Final = (
         options="-q 1 -w 256 -W 1024 -z 1024",
     ),
     Scenario(
+        name="mqtt5-qos1",
+        title="MQTT 5 QoS 1, 1 to 1, window 256",
+        protocol="mqtt",
+        options="-q 1 -w 256 -W 1024 -5 0",
+    ),
+    Scenario(
+        name="mqtt5-properties",
+        title="MQTT 5 QoS 1, 5 user properties, window 256",
+        protocol="mqtt",
+        options="-q 1 -w 256 -W 1024 -5 5",
+    ),
+    Scenario(
         name="mqtt-fan-in",
         title="MQTT QoS 1, 50 to 1, window 20 each",
         protocol="mqtt",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+EVICTED_AT_ONCE: Final = 64
+"""Entries that give way to one new entry: many small ones may be as large as one."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,3 +36,54 @@ class BoundedCache(OrderedDict[K, V]):
             gone = self.popitem(last=False)[1]
         self[key] = value
         return gone
+
+
+class SizedCache(Generic[K, V]):
+    """At most `count_max` entries, the oldest first, whose keys have at most `size_max` in all.
+    Where a client chooses the keys, their number alone says nothing about the memory.
+
+    Args:
+        size_of: the size of a key. Always the same for the same key.
+    """
+
+    def __init__(self, count_max: int, size_max: int, size_of: Callable[[K], int]) -> None:
+        self._entries: BoundedCache[K, V] = BoundedCache(count_max)
+        self._size_max = size_max
+        self._size_of = size_of
+        self._size = 0
+        self.get = self._entries.get
+        self.values = self._entries.values
+        self.items = self._entries.items
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def add(self, key: K, value: V) -> list[V]:
+        """Add or replace an entry. Returns the values that gave way to a new one."""
+        entries = self._entries
+        gone: list[V] = []
+        if key not in entries:
+            self._size += self._size_of(key)
+            while entries and (
+                len(entries) >= entries.count_max
+                or (self._size > self._size_max and len(gone) < EVICTED_AT_ONCE)
+            ):
+                gone.append(self.pop_oldest())
+        entries[key] = value
+        return gone
+
+    def pop_oldest(self) -> V:
+        """Take the oldest entry out. Raises KeyError: there is none."""
+        key, value = self._entries.popitem(last=False)
+        self._size -= self._size_of(key)
+        return value
+
+    def pop(self, key: K) -> V | None:
+        """Take an entry out, if it is there."""
+        if key not in self._entries:
+            return None
+        self._size -= self._size_of(key)
+        return self._entries.pop(key)

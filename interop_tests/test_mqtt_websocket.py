@@ -175,26 +175,27 @@ def node(tmp_path: Path) -> Iterator[NodeDriver]:
     print((tmp_path / "node.log").read_text()[-4000:])
 
 
-def test_mqtt_js(start_server: StartServer, node: NodeDriver) -> None:
-    """Over WebSocket without and with TLS."""
+@pytest.mark.parametrize("version", [4, 5])
+def test_mqtt_js(start_server: StartServer, node: NodeDriver, version: int) -> None:
+    """Over WebSocket without and with TLS; MQTT 3.1.1 and 5."""
     server = start_server(**TLS, **OPTIONS)
     ports = ports_of(server)
     authority = (FILES / "ca.pem").read_text()
     body = base64.b64encode(b"from a page" * 100).decode()
-    node.ask("connect", name="reader", url=f"ws://127.0.0.1:{ports['mqtt_ws']}/mqtt", options={})
-    node.ask(
-        "connect",
-        name="writer",
-        url=f"wss://localhost:{ports['mqtt_wss']}/mqtt",
-        options={"ca": authority},
-    )
+    options: dict[str, Any] = {"options": {"protocolVersion": version}}
+    properties = {"userProperties": {"a": ["1", "2"]}} if version == 5 else {}
+    node.ask("connect", name="reader", url=f"ws://127.0.0.1:{ports['mqtt_ws']}/mqtt", **options)
+    options["options"]["ca"] = authority
+    node.ask("connect", name="writer", url=f"wss://localhost:{ports['mqtt_wss']}/mqtt", **options)
     assert node.ask("subscribe", name="reader", filter="js/#", qos=2) == {"qos": 2}
+    sent = {"properties": properties} if properties else {}
     for qos in (0, 1, 2):
-        node.ask("publish", name="writer", topic=f"js/{qos}", body=body, qos=qos, count=200)
+        node.ask("publish", name="writer", topic=f"js/{qos}", body=body, qos=qos, count=200, **sent)
     node.until(lambda: len([line for line in node.said if "topic" in line]) == 600)
     said = [line for line in node.said if "topic" in line]
     assert [line["qos"] for line in said] == [0] * 200 + [1] * 200 + [2] * 200
     assert {line["body"] for line in said} == {body}
+    assert all(line.get("userProperties") == properties.get("userProperties") for line in said)
     node.ask("end", name="writer")
     node.ask("end", name="reader")
     assert not [line for line in node.said if "failed" in line]

@@ -1,18 +1,21 @@
-/* mqttgen: load over MQTT 3.1.1. See load.h for the rules, and for the options of both generators.
+/* mqttgen: load over MQTT 3.1.1 or 5.0. See load.h for the rules, and for the options of both generators.
  *
  * Build: cc -O2 -Wall -Wextra -o mqttgen mqttgen.c
  * Options of its own:
  *   -q QOS      0 or 1, of publishers and subscribers (default 0)
  *   -T TOPICS   publisher i publishes to PREFIX/(i mod T), subscriber j reads PREFIX/(j mod T)
+ *   -5 COUNT    speak MQTT 5.0, and give each message so many user properties
  *
  * Prints one line of JSON. Exits 0 only if everything sent arrived once, in order and intact.
  */
 #include "load.h"
 
 #define PACKET_IDS 65536
+#define USER_PROPERTIES_MAX 32
 enum packet { CONNACK = 2, PUBLISH = 3, PUBACK = 4 };
 
 static int qos, topics = 1;
+static int five, user_properties;
 
 static struct {
     uint8_t *packet;                   /* a whole PUBLISH, to be copied and filled in */
@@ -37,11 +40,35 @@ static size_t topic_name(char *name, size_t size, int index) {
     return (size_t)snprintf(name, size, "%s/%d", options.prefix, index % topics);
 }
 
+/* The property length of a PUBLISH and its user properties; nothing before MQTT 5. */
+static size_t put_properties(uint8_t *to) {
+    uint8_t block[USER_PROPERTIES_MAX * 64];
+    size_t size = 0, at;
+    if (!five) return 0;
+    for (int i = 0; i < user_properties; i++) {
+        char name[24], value[24];
+        size_t name_size = (size_t)snprintf(name, sizeof name, "name-%d", i);
+        size_t value_size = (size_t)snprintf(value, sizeof value, "value-%d", i);
+        block[size++] = 0x26;
+        put16(block + size, (uint32_t)name_size);
+        memcpy(block + size + 2, name, name_size);
+        size += 2 + name_size;
+        put16(block + size, (uint32_t)value_size);
+        memcpy(block + size + 2, value, value_size);
+        size += 2 + value_size;
+    }
+    at = put_length(to, size);
+    memcpy(to + at, block, size);
+    return at + size;
+}
+
 static void make_packet(int index) {
     char topic[128];
+    uint8_t properties[USER_PROPERTIES_MAX * 64 + 4];
+    size_t properties_size = put_properties(properties);
     size_t topic_size = topic_name(topic, sizeof topic, index), at = 0;
     size_t payload_size = (size_t)options.payload_bytes;
-    size_t length = 2 + topic_size + (qos ? 2 : 0) + payload_size;
+    size_t length = 2 + topic_size + (qos ? 2 : 0) + properties_size + payload_size;
     uint8_t *packet = take_memory(length + 8, 1);
     packet[at++] = (uint8_t)(PUBLISH << 4 | qos << 1);
     at += put_length(packet + at, length);
@@ -50,6 +77,8 @@ static void make_packet(int index) {
     at += 2 + topic_size;
     publishing[index].packet_id_at = at;
     at += qos ? 2 : 0;
+    memcpy(packet + at, properties, properties_size);
+    at += properties_size;
     publishing[index].payload_at = at;
     memset(packet + at, 'x', payload_size);
     publishing[index].packet = packet;
@@ -62,13 +91,14 @@ static int open_client(int index, enum role role) {
     char id[64];
     size_t size = (size_t)snprintf(id, sizeof id, "gen%d-%c%d", (int)getpid(),
                                    role == PUBLISHER ? 'p' : 's', index);
-    uint8_t packet[128] = {0x10, (uint8_t)(12 + size)}, answer[4];
-    memcpy(packet + 2, "\0\4MQTT\4\2\0\0", 10);
-    put16(packet + 12, (uint32_t)size);
-    memcpy(packet + 14, id, size);
+    uint8_t packet[128] = {0x10, (uint8_t)(12 + five + size)}, answer[256];
+    memcpy(packet + 2, five ? "\0\4MQTT\5\2\0\0\0" : "\0\4MQTT\4\2\0\0", (size_t)(10 + five));
+    put16(packet + 12 + five, (uint32_t)size);
+    memcpy(packet + 14 + five, id, size);
     int opened = connect_blocking(options.host, options.port, options.stall_seconds);
-    send_whole(opened, packet, 14 + size);
+    send_whole(opened, packet, (size_t)(14 + five) + size);
     receive_whole(opened, answer, 4);
+    receive_whole(opened, answer + 4, (size_t)answer[1] - 2);
     errno = 0;
     if (answer[0] >> 4 != CONNACK || answer[3]) fail("CONNECT was refused with %d", answer[3]);
     return opened;
@@ -76,17 +106,17 @@ static int open_client(int index, enum role role) {
 
 static void subscribe(int opened, int index) {
     char topic[128];
-    uint8_t packet[160] = {0x82}, answer[5];
-    size_t size = topic_name(topic, sizeof topic, index);
-    packet[1] = (uint8_t)(5 + size);
-    put16(packet + 2, 1);
-    put16(packet + 4, (uint32_t)size);
-    memcpy(packet + 6, topic, size);
-    packet[6 + size] = (uint8_t)qos;
-    send_whole(opened, packet, 7 + size);
-    receive_whole(opened, answer, 5);
+    uint8_t packet[160] = {0x82}, answer[6];
+    size_t size = topic_name(topic, sizeof topic, index), at = (size_t)(4 + five);
+    packet[1] = (uint8_t)(5 + (size_t)five + size);
+    put16(packet + 2, 1); /* the property length behind it is 0 */
+    put16(packet + at, (uint32_t)size);
+    memcpy(packet + at + 2, topic, size);
+    packet[at + 2 + size] = (uint8_t)qos;
+    send_whole(opened, packet, at + 3 + size);
+    receive_whole(opened, answer, (size_t)(5 + five));
     errno = 0;
-    if (answer[0] != 0x90 || answer[4] & 0x80) fail("SUBSCRIBE was refused");
+    if (answer[0] != 0x90 || answer[4 + five] & 0x80) fail("SUBSCRIBE was refused");
 }
 
 static size_t message_bytes(const connection *c) { return publishing[c->index].size; }
@@ -114,6 +144,15 @@ static void take_publish(connection *c, const uint8_t *packet, size_t at, size_t
         ack[1] = 2;
         memcpy(ack + 2, packet + at, 2);
         at += 2;
+    }
+    if (five) {
+        size_t length = 0;
+        int shift = 0;
+        do {
+            length |= (size_t)(packet[at] & 0x7F) << shift;
+            shift += 7;
+        } while (packet[at++] & 0x80 && at < end);
+        at += length;
     }
     if (at > end) corrupt++;
     else check_message(c, packet + at, end - at, now);
@@ -149,16 +188,18 @@ static size_t take_packets(connection *c, uint64_t now) {
 }
 
 int main(int count, char **values) {
-    for (int letter; (letter = getopt(count, values, COMMON_OPTIONS "q:T:")) != -1;) {
+    for (int letter; (letter = getopt(count, values, COMMON_OPTIONS "q:T:5:")) != -1;) {
         if (letter == 'q') qos = atoi(optarg);
         else if (letter == 'T') topics = atoi(optarg);
+        else if (letter == '5') five = 1, user_properties = atoi(optarg);
         else if (!take_option(letter, optarg)) {
-            fprintf(stderr, "usage: %s " COMMON_USAGE " [-q QOS] [-T TOPICS]\n", values[0]);
+            fprintf(stderr, "usage: %s " COMMON_USAGE " [-q QOS] [-T TOPICS] [-5 COUNT]\n", values[0]);
             return EXIT_USAGE;
         }
     }
     check_options();
     if (qos < 0 || qos > 1) fail("option -q: 0 or 1");
+    if (user_properties < 0 || user_properties > USER_PROPERTIES_MAX) fail("option -5: 0 to 32");
     if (topics < 1 || options.subscribers % topics) fail("option -T: must divide the subscribers");
     deliveries_each = (uint64_t)(options.subscribers / topics);
     poll_socket = epoll_create1(EPOLL_CLOEXEC);

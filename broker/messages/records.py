@@ -12,7 +12,7 @@ from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.bounded_cache import SizedCache
 from polymq.broker.messages.amqp_content import AMQP_PROPERTY
 from polymq.broker.messages.compressed import COMPRESSED, PlainBody, as_sent, plain_runs
 from polymq.broker.messages.constant_part import PREFIX_HEAD_SIZE, constant_size
@@ -40,6 +40,8 @@ from polymq.core_log.kernels.walking import record_run
 
 PREFIX_PROPERTY: Final = "PMQ_P"
 TAGS: Final = "TAGS"
+METAS_SIZE_MAX: Final = 32 * 1024 * 1024
+"""Bytes of the constant properties of all kinds that are remembered: a tag alone may have 32 KB."""
 METAS_MAX: Final = 100_000
 """Kinds of messages kept parsed; as many as cached routes."""
 
@@ -105,7 +107,9 @@ class Metas:
     ) -> None:
         self._topic_names = topic_names
         self._plain_body = plain_body or as_sent
-        self._metas: BoundedCache[tuple[bytes, bytes], RunMeta] = BoundedCache(METAS_MAX)
+        self._metas: SizedCache[tuple[bytes, bytes], RunMeta] = SizedCache(
+            METAS_MAX, METAS_SIZE_MAX, lambda key: len(key[1])
+        )
 
     def meta(self, topic: bytes, prefix: bytes) -> RunMeta:
         """The meta of a kind, made on first use. The oldest are forgotten beyond `METAS_MAX`;

@@ -30,13 +30,15 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
-from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.bounded_cache import SizedCache
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.kernels.routes import RouteEnd, RouterEnd
 from polymq.broker.names import ROOT_EXCHANGE
 from polymq.broker.port.values import Address
 from polymq.broker.routing.patterns import Patterns, is_complex, is_exact, matches, normal_form
 
+ROUTES_SIZE_MAX: Final = 16 * 1024 * 1024
+"""Characters of the levels of all routes that are cached: a tag may have 32,000."""
 ROUTES_MAX: Final = 100_000
 """Cached routes; about 0.5 KiB each. Of more, the oldest goes, and is matched anew with its use."""
 JOURNAL_MAX: Final = 4096
@@ -116,7 +118,9 @@ class Router(RouterEnd, Generic[Target, R]):
         self._of_exchanges: dict[str, Patterns[Target]] = {}
         self.forgotten: set[Target] = set()
         """Targets that were forgotten, and are not swept out of all patterns yet."""
-        self._routes: BoundedCache[Address, R] = BoundedCache(routes_max)
+        self._routes: SizedCache[Address, R] = SizedCache(
+            routes_max, ROUTES_SIZE_MAX, lambda address: sum(map(len, address))
+        )
         self._journal: list[tuple[bool, Address, Target]] = []  # the latest wildcard changes
         self._journal_start = 0  # how many there were before those
         self._new_route = new_route
@@ -222,8 +226,7 @@ class Router(RouterEnd, Generic[Target, R]):
         if route is None or route.evicted:
             route = self._new_route(address)
             self._build(route)
-            evicted = self._routes.add(address, route)
-            if evicted is not None:
+            for evicted in self._routes.add(address, route):
                 evicted.evicted = True
         else:
             self.refresh(route)
@@ -231,7 +234,7 @@ class Router(RouterEnd, Generic[Target, R]):
 
     def forget(self, address: Address) -> None:
         """Drop a route from the cache (its topic was deleted)."""
-        route = self._routes.pop(address, None)
+        route = self._routes.pop(address)
         if route is not None:
             route.evicted = True
 

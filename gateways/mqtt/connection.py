@@ -355,12 +355,17 @@ class Connection(SocketConnection):
         login = self._login = Login(packet, self._shared.new_client_id)
         if packet.level == MQTT_5:
             self.fast_path.five = True
+            self.fast_path.aliases = {}
             self.fast_path.takes_apart = is_translated
         self._client_id = login.client_id
         try:
             login.check(self._limits)
         except Refused as error:
             self._refuse(login.reason_of(error), error.text)
+            return
+        size_max = packet.packet_bytes_max
+        if size_max is not None and size_max < login.answer_size_min:
+            self._refuse(ReasonCode.PACKET_TOO_LARGE, "no CONNACK is as small as it wants")
             return
         if packet.method is not None:
             self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method")
@@ -456,7 +461,9 @@ class Connection(SocketConnection):
         self._counters.connects_refused += 1
         log.info("refused %s (%s) with %s: %s", self.peer, self._client_id, reason.name, text)
         answer = self._core.refuse(reason)
-        if answer:
+        login = self._login
+        size_max = None if login is None else login.packet.packet_bytes_max
+        if answer and (size_max is None or len(answer) <= size_max):
             self.write(answer)
         self._finish()
 
@@ -511,6 +518,9 @@ class Connection(SocketConnection):
     def _subscribed(self, data: bytes, replayed: Mapping[Address, Position]) -> None:
         """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
         self.fast_path.waiting -= 1
+        if len(data) > self.fast_path.sent_bytes_max:  # [MQTT-3.1.2-24]
+            self._finish(ReasonCode.PACKET_TOO_LARGE)
+            return
         self.write_answer(data)
         for address, since in replayed.items():
             if self._session is not None:
@@ -538,30 +548,18 @@ class Connection(SocketConnection):
             return self._port.delays.publish_later(template, batch, first, last, delay_ms=delay)
         return self._port.publish(template, batch, first, last)
 
-    def name_of(self, topic: bytes, flags: int) -> bytes:
-        """The topic name of a PUBLISH of MQTT 5, which may have a Topic Alias in its FLAGS.
-
-        Raises:
-            RemoteProtocolError: there is no such alias.
-        """
-        alias = flags >> codes.ALIAS_SHIFT & 0xFFFF
-        if not alias:
-            return topic
-        path = self.fast_path
-        if alias > self._limits.topic_aliases_max:
-            raise RemoteProtocolError(
-                "MQTT-3.3.2-9", "a Topic Alias above the maximum", ReasonCode.TOPIC_ALIAS_INVALID
-            )
-        if topic:
-            if not path.aliases:
-                path.aliases = {}  # all connections begin with one and the same
-            path.aliases[alias] = topic
-            return topic
-        if alias not in path.aliases:
-            raise RemoteProtocolError(
-                "5.0 part 3.3.2.3.4", "a Topic Alias that was not set", ReasonCode.PROTOCOL_ERROR
-            )
-        return path.aliases[alias]
+    def publish_singly(
+        self, template: Template, batch: Batch, first: int, last: int, topic: bytes
+    ) -> Position:
+        """Store each message of a run by itself: of a run as a whole, one was too large. (MQTT 5,
+        where messages of a run have properties of their own.)"""
+        stored = Position(0)
+        for row in range(first, last):
+            try:
+                stored = self.fast_path.publish(template, batch, row, row + 1)
+            except Refused as error:
+                self.refused(error, topic, batch, row, row + 1)
+        return stored
 
     def refused(self, error: Refused, topic: bytes, batch: Batch, first: int, last: int) -> bool:
         """Publishes [first, last) of the batch, a run, were not stored. Raises the error again
@@ -575,7 +573,7 @@ class Connection(SocketConnection):
             self._counters.publishes_ignored += last - first
             return qos > 0
         self._counters.publishes_refused += last - first
-        if error.reason is Reason.TOO_LARGE or (qos and self._core.level < MQTT_5):
+        if self._core.level < MQTT_5 and (qos or error.reason is Reason.TOO_LARGE):
             raise error
         log.debug("%s: QoS %d to %r refused: %s", self._client_id, qos >> 1, topic, error.text)
         if qos:

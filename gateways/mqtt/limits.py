@@ -83,6 +83,9 @@ class Limits:
     """Distinct (topic, QoS, RETAIN) whose route is remembered, about 1 KiB each. At the bound all
     are forgotten and found anew: a few microseconds each."""
 
+    template_names_bytes_max: int = 16 * MIB
+    """Of the topic names of these: a name may have 64 KiB, and is there some four times."""
+
     unread_answers_bytes_max: int = 512 * KIB
     """Answers that a client leaves unread while its transport is full, before it is read no
     further. A client that keeps to the packet ids never gets there: 65,535 PUBACKs are 256 KiB."""

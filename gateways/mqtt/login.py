@@ -17,10 +17,12 @@ from typing import Any, Final
 from polymq.broker.port import Reason, Refused, Session
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_REASONS
-from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect
+from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect, encode_connack
 from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 
+CONNACK_SIZE_MIN: Final = 5
+"""Of MQTT 5, without properties."""
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-22] (5.0)."""
 
@@ -54,6 +56,12 @@ class Login:
             return ReasonCode.NOT_AUTHORIZED  # there were no credentials to be bad
         return reason
 
+    @property
+    def answer_size_min(self) -> int:
+        """Bytes of the smallest CONNACK: a client that does not take it cannot be answered."""
+        given = 3 + len(self.client_id.encode()) if self._is_given else 0
+        return CONNACK_SIZE_MIN + given
+
     def silence_max(self) -> float:
         """Seconds without a packet after which the client is lost; 0: it need not say anything."""
         return KEEP_ALIVE_FACTOR * self.packet.keep_alive_seconds
@@ -66,12 +74,19 @@ class Login:
         granted = session.expiry_seconds
         if granted != self.packet.expiry_seconds:
             found[Property.SESSION_EXPIRY_INTERVAL] = NEVER if granted is None else granted
-        found[Property.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
         if self._is_given:
             found[Property.ASSIGNED_CLIENT_IDENTIFIER] = self.client_id
-        found[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_aliases_max
         found[Property.SHARED_SUBSCRIPTION_AVAILABLE] = 0
+        found[Property.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
+        found[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_aliases_max
+        size_max = self.packet.packet_bytes_max
+        while size_max is not None and _connack_size(found) > size_max:
+            found.popitem()  # the last matter least [MQTT-3.1.2-24]
         return found
+
+
+def _connack_size(properties: dict[Property, Any]) -> int:
+    return len(encode_connack(MQTT_5, ReasonCode.SUCCESS, properties=properties))
 
 
 def _large_fields(packet: Connect) -> int:

@@ -93,7 +93,7 @@ PUBLISH_REASONS: Final[Mapping[Reason, ReasonCode]] = {
     Reason.LOCKED: ReasonCode.NOT_AUTHORIZED,
     Reason.BAD_NAME: ReasonCode.TOPIC_NAME_INVALID,
     Reason.BAD_ARGUMENT: ReasonCode.IMPLEMENTATION_ERROR,
-    Reason.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
+    Reason.TOO_LARGE: ReasonCode.QUOTA_EXCEEDED,  # PUBACK has no code for what is too large
     Reason.LIMIT: ReasonCode.QUOTA_EXCEEDED,
     Reason.READ_ONLY: ReasonCode.UNSPECIFIED_ERROR,
     Reason.STORAGE_FULL: ReasonCode.QUOTA_EXCEEDED,
@@ -146,6 +146,8 @@ def is_ignored(topic: bytes) -> bool:
 _Templates = tuple[BoundedCache[bytes, Template], ...]
 """Templates by raw topic name, a table for each kind of message (`FLAGS_OF_KIND`). Of messages that
 expire, the key is the name and four bytes of expiry interval."""
+EVICTED_AT_ONCE: Final = 64
+"""Templates that give way to one new: many short names may be as long as one."""
 _NO_TEMPLATES: Final[_Templates] = (BoundedCache(0),) * (FLAGS_OF_KIND + 1)
 """Those of a client that has published nothing yet: most clients of a fleet, most of the time."""
 
@@ -173,6 +175,7 @@ class TopicMapping:
         self.templates = _NO_TEMPLATES
         """Those that were made so far; maybe not valid any more."""
         self._template_count = 0
+        self._template_bytes = 0  # of their keys
         name = "mqtt" if fixed_topic is None else f"mqtt {fixed_topic}"
         self.field_key = f"{name} topic"
         """Where `topic_field` keeps its answer (`RunMeta.cache`)."""
@@ -197,7 +200,7 @@ class TopicMapping:
         other._port = port
         other._from = publisher
         other.templates = _NO_TEMPLATES
-        other._template_count = 0
+        other._template_count = other._template_bytes = 0
         return other
 
     # --- publishing -------------------------------------------------------------------------
@@ -225,12 +228,26 @@ class TopicMapping:
         table = self.templates[flags & FLAGS_OF_KIND]
         key = template_key(topic, flags)
         if key not in table:
-            if self._template_count >= self._limits.templates_max:
-                (table or max(self.templates, key=len)).popitem(last=False)
-            else:
-                self._template_count += 1
+            self._template_count += 1
+            self._template_bytes += len(key)
+            self._make_room(table)
         table.add(key, template)
         return template
+
+    def _make_room(self, table: BoundedCache[bytes, Template]) -> None:
+        """Forget the oldest templates, of the table first, as far as there are too many: by their
+        number, or by the bytes of their topic names."""
+        limits = self._limits
+        for _ in range(EVICTED_AT_ONCE):
+            is_full = self._template_bytes > limits.template_names_bytes_max
+            if not is_full and self._template_count <= limits.templates_max:
+                return
+            fullest = table or max(self.templates, key=len)
+            if not fullest:
+                return  # one name alone
+            key, _ = fullest.popitem(last=False)
+            self._template_count -= 1
+            self._template_bytes -= len(key)
 
     def check_publishable(self, name: str) -> None:
         """Whether a client may publish to this topic name at all. Raises Refused."""

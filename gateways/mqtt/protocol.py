@@ -162,7 +162,7 @@ _MALFORMED: Final[Mapping[int, tuple[str, str, ReasonCode]]] = {
     ),
     codes.MALFORMED_RESPONSE: (
         "MQTT-3.3.2-14",
-        "the Response Topic contains a wildcard",
+        "the Response Topic is empty, or contains a wildcard",
         ReasonCode.PROTOCOL_ERROR,
     ),
     codes.MALFORMED_SUBSCRIPTION: (

@@ -17,7 +17,8 @@ const commands = {
   async connect({ name, url, options }) {
     const client = await mqtt.connectAsync(url, { clientId: name, ...options });
     client.on('message', (topic, body, packet) => {
-      say({ client: name, topic, body: body.toString('base64'), qos: packet.qos });
+      const { userProperties } = packet.properties ?? {};
+      say({ client: name, topic, body: body.toString('base64'), qos: packet.qos, userProperties });
     });
     client.on('error', error => say({ client: name, failed: error.message }));
     clients.set(name, client);
@@ -29,11 +30,11 @@ const commands = {
     return { qos: granted.qos };
   },
 
-  async publish({ name, topic, body, qos, count }) {
+  async publish({ name, topic, body, qos, count, properties }) {
     const data = Buffer.from(body, 'base64');
     const sent = [];
     for (let n = 0; n < count; n += 1) {
-      sent.push(clients.get(name).publishAsync(topic, data, { qos }));
+      sent.push(clients.get(name).publishAsync(topic, data, { qos, properties }));
     }
     await Promise.all(sent);
     return { count };

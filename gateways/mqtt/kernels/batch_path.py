@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from polymq.broker.port import APPENDED, FLUSHED, Position, Refused
+from polymq.broker.port import APPENDED, FLUSHED, Position, Reason, Refused
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
+from polymq.gateways.mqtt.aliases import name_of
 from polymq.gateways.mqtt.kernels.codes import (
     ACK_COLUMNS,
     ALIAS_SHIFT,
@@ -207,7 +208,7 @@ class BatchPath:
             flags = rows[at + FLAGS]
             key = topic = bytes(buffer[start : start + rows[at + TOPIC_SIZE]])
             if flags > FLAGS_PLAIN:
-                topic = connection.name_of(topic, flags)
+                topic = name_of(path.aliases, topic, flags, shared.topic_aliases_max)
                 key = template_key(topic, flags)
             try:
                 template = mapping.templates[flags & FLAGS_OF_KIND].get(key)
@@ -216,7 +217,13 @@ class BatchPath:
                 if flags & EXACTLY_ONCE or topic[0] == DOLLAR:
                     stored = connection.publish_special(template, batch, first, last, topic)
                 else:
-                    stored = path.publish(template, batch, first, last)
+                    try:
+                        stored = path.publish(template, batch, first, last)
+                    except Refused as error:
+                        is_one = last - first == 1
+                        if is_one or not path.five or error.reason is not Reason.TOO_LARGE:
+                            raise
+                        stored = connection.publish_singly(template, batch, first, last, topic)
             except Refused as error:
                 if connection.refused(error, topic, batch, first, last):
                     # It waits for nothing but its turn.

@@ -49,7 +49,7 @@ MALFORMED_TEXT: Final = 18
 MALFORMED_REASON: Final = 19
 """A reason code that this acknowledgement does not have (5.0 parts 3.4.2.1 to 3.7.2.1)."""
 MALFORMED_RESPONSE: Final = 20
-"""The Response Topic has a wildcard [MQTT-3.3.2-14]."""
+"""The Response Topic has a wildcard [MQTT-3.3.2-14], or is empty [MQTT-4.7.3-1]."""
 MALFORMED_SUBSCRIPTION: Final = 21
 """A client's PUBLISH has a Subscription Identifier [MQTT-3.3.4-6]."""
 MALFORMED_LONG_FORM: Final = 23

@@ -32,6 +32,7 @@ cdef class SharedPaths:
     cdef long long[::1] rows
     cdef public object counters
     cdef public Py_ssize_t packet_bytes_max
+    cdef public long long topic_aliases_max
     cdef public long long delivery_bytes_max
     cdef public object batch_path
     cdef public list answers

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from polymq.gateways.mqtt.shared import Counters
 
 NO_ALIASES: Final[dict[int, bytes]] = {}
-"""Those of most clients: never added to."""
+"""Those of clients before MQTT 5: never added to."""
 PACKET_MAX: Final = REMAINING_LENGTH_MAX + 5
 """The largest packet that there is."""
 PUBLISH: Final = 0x30
@@ -158,6 +158,7 @@ class SharedPaths:
         self.rows: array[int] = self.batch.rows
         self.counters = counters
         self.packet_bytes_max = limits.packet_bytes_max
+        self.topic_aliases_max = limits.topic_aliases_max
         self.delivery_bytes_max = limits.delivery_bytes_max
         self.batch_path: BatchPath | None = None
         """Takes whole reads of many packets, where no Python is to run between."""

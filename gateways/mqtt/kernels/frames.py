@@ -364,7 +364,7 @@ def _read_publish_properties(block: bytes) -> tuple[int, int]:
             stop, at = _read_field(block, at, is_text=kind != CORRELATION_DATA)
             if stop != PACKET_READ:
                 return stop, 0
-            if kind == RESPONSE_TOPIC and re.search(b"[+#]", block[begin + 2 : at]):
+            if kind == RESPONSE_TOPIC and re.search(b"[+#]|^$", block[begin + 2 : at]):
                 return MALFORMED_RESPONSE, 0
     return PACKET_READ, flags
 

@@ -234,7 +234,9 @@ cdef int read_publish_properties(
             if kind != CORRELATION_DATA and not is_text(buffer + at, size):
                 return MALFORMED_TEXT
             if kind == RESPONSE_TOPIC and (
-                memchr(buffer + at, c"+", size) != NULL or memchr(buffer + at, c"#", size) != NULL
+                size == 0
+                or memchr(buffer + at, c"+", size) != NULL
+                or memchr(buffer + at, c"#", size) != NULL
             ):
                 return MALFORMED_RESPONSE
             at += size

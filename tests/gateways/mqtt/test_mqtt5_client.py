@@ -58,12 +58,37 @@ def test_connack_says_what_the_server_decided() -> None:
     peer = broker.peer(None)
     peer.send(wire.packet(0x10, connect(rest=text(""))))
     expected = block(
-        b"\x27\x00\x00\x12\x34",
         b"\x12" + text("made-up-0"),
-        b"\x22\x00\x40",
         b"\x2a\x00",
+        b"\x27\x00\x00\x12\x34",
+        b"\x22\x00\x40",
     )
     assert peer.receive() == [wire.packet(0x20, b"\0\0" + expected)]
+
+
+@pytest.mark.parametrize(
+    ("size_max", "connack"),
+    [
+        (15, block(b"\x2a\x00", b"\x27\x00\x00\x12\x34", b"\x22\x00\x40")),
+        (14, block(b"\x2a\x00", b"\x27\x00\x00\x12\x34")),
+        (7, block(b"\x2a\x00")),
+        (6, block()),
+        (5, block()),
+    ],
+)
+def test_connack_is_as_small_as_the_client_wants(size_max: int, connack: bytes) -> None:
+    """[MQTT-3.1.2-24]. A client that takes no CONNACK at all is refused, without a word."""
+    broker = Broker(limits=Limits(packet_bytes_max=0x1234))
+    peer = broker.peer(None)
+    peer.send(wire.packet(0x10, connect(block(b"\x27" + size_max.to_bytes(4, "big")))))
+    assert peer.receive() == [wire.packet(0x20, b"\0\0" + connack)]
+    filters = b"".join(text("a") + b"\0" for _ in range(20))
+    peer.send(wire.packet(0x82, b"\0\1\0" + filters))
+    assert peer.receive() == [disconnect(0x95)], "SUBACK would have 25 bytes"
+    stranger = broker.peer(None)
+    stranger.send(wire.packet(0x10, connect(block(b"\x27\0\0\0\4"))))
+    assert stranger.receive() == []
+    assert stranger.is_closed()
 
 
 @pytest.mark.parametrize(
@@ -243,6 +268,27 @@ def test_a_refused_publish_is_answered_with_the_reason(qos: int) -> None:
     assert not peer.is_closed()
     peer.send(publish(b"", topic="a", qos=qos, packet_id=ids[1]))
     assert peer.receive() == ([ack(first_byte, 2)] if qos else [])
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_that_is_too_large_is_refused_alone(qos: int) -> None:
+    """Those of its run are stored: what they have in common is topic and QoS, not the size."""
+    broker = Broker(limits=Limits(packet_bytes_max=1 << 24))
+    peer = connected(broker)
+    bodies = [b"1", b"x" * (4 * 1024 * 1024 + 1), b"3"]
+    ids = (1, 2, 3) if qos else (0, 0, 0)
+    peer.send(publish(b"", body=b"0", qos=qos, packet_id=9 if qos else 0))
+    peer.receive()
+    packets = [
+        publish(b"", body=body, qos=qos, packet_id=packet_id)
+        for body, packet_id in zip(bodies, ids, strict=True)
+    ]
+    peer.send(*packets)
+    assert [found.body for found in broker.port.published] == [b"0", b"1", b"3"]
+    first_byte = 0x30 + 0x10 * qos
+    expected = [ack(first_byte, 1), ack(first_byte, 2, 0x97), ack(first_byte, 3)] if qos else []
+    assert peer.receive() == expected
+    assert not peer.is_closed()
 
 
 def test_topics_of_the_server() -> None:

@@ -112,6 +112,7 @@ BROKEN = {
     "beyond Unicode": (b"\x08" + wire.field(b"\xf4\x90\x80\x80"), codes.MALFORMED_TEXT),
     "a wildcard": (b"\x08" + text("a/+"), codes.MALFORMED_RESPONSE),
     "another wildcard": (b"\x08" + text("#"), codes.MALFORMED_RESPONSE),
+    "nowhere to answer to": (b"\x08" + text(""), codes.MALFORMED_RESPONSE),
     **{
         f"{name} twice": (PROPERTIES[name] * 2, codes.MALFORMED_TWICE)
         for name in PROPERTIES

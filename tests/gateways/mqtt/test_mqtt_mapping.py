@@ -253,6 +253,21 @@ def test_topics_of_the_server_and_deep_topics_are_refused() -> None:
     assert mapping.address("a/b/#") == ("a", "b", REST)
 
 
+def test_the_names_of_templates_have_a_size_in_all() -> None:
+    """Their number says little of the memory: a name may have 64 KiB."""
+    port = SpyPort()
+    mapping = make_mapping(port=port, limits=Limits(template_names_bytes_max=1000))
+    short = [b"t/%03d" % number for number in range(50)]
+    for topic in short:
+        mapping.template(topic, 0)
+    for number in range(20):
+        mapping.template(b"t/" + b"x" * 700 + b"%d" % number, 2)
+    kept = [key for table in mapping.templates for key in table]
+    assert sum(map(len, kept)) <= 1000
+    assert len(kept) == 51
+    assert mapping.template(short[0], 0).valid
+
+
 def test_every_reason_has_a_reason_code_in_each_packet() -> None:
     """And a refused CONNECT has an answer in all versions."""
     for codes in (CONNECT_REASONS, PUBLISH_REASONS, SUBSCRIBE_REASONS):
