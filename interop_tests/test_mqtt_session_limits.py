@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from interop_tests.conftest import Server, StartServer
 
@@ -122,3 +124,25 @@ def test_what_mqtt_counts_is_in_the_metrics(server: Server) -> None:
     assert counted(server, "polymq_mqtt_publishes_ignored_total") == 1
     assert counted(server, 'polymq_mqtt_publishes_total{direction="received"}') == 2
     assert counted(server, 'polymq_mqtt_connects_total{result="accepted"}') == 1
+
+
+def test_what_a_client_does_not_take_is_in_the_metrics(server: Server) -> None:
+    """A message above the client's Maximum Packet Size is not sent [MQTT-3.1.2-24], and an operator
+    sees that."""
+    arrived: SimpleQueue[bytes] = SimpleQueue()
+    subscribed: SimpleQueue[bool] = SimpleQueue()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "small", protocol=mqtt.MQTTv5)
+    client.on_message = lambda _c, _u, message: arrived.put(bytes(message.payload))
+    client.on_subscribe = lambda *_: subscribed.put(True)
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.MaximumPacketSize = 100
+    client.connect(server.host, server.mqtt_port, properties=properties)
+    client.loop_start()
+    client.subscribe("a", 1)
+    assert subscribed.get(timeout=WAIT_SECONDS_MAX)
+    for body in (b"large" * 100, b"small"):
+        client.publish("a", body, 1).wait_for_publish(WAIT_SECONDS_MAX)
+    assert arrived.get(timeout=WAIT_SECONDS_MAX) == b"small"
+    client.disconnect()
+    client.loop_stop()
+    assert counted(server, "polymq_mqtt_publishes_too_large_total") == 1

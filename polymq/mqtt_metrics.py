@@ -56,8 +56,14 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
         counter(
             "polymq_mqtt_publishes_refused",
             "PUBLISH packets and wills that were not stored. With QoS 0 they are dropped; "
-            "otherwise the connection is closed.",
+            "otherwise MQTT 5 clients get a reason code, and the connection of others is closed.",
             lambda: total("publishes_refused"),
+        ),
+        counter(
+            "polymq_mqtt_publishes_too_large",
+            "Messages that were not sent to a client, because they are larger than its Maximum "
+            "Packet Size.",
+            lambda: total("publishes_too_large"),
         ),
         counter(
             "polymq_mqtt_publishes_ignored",

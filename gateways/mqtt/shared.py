@@ -32,7 +32,7 @@ class Counters:
     publishes_received: int = 0
     publishes_sent: int = 0
     publishes_refused: int = 0
-    """Dropped at QoS 0, answered by closing otherwise."""
+    """Dropped at QoS 0; otherwise answered with a reason code, or by closing before MQTT 5."""
     publishes_too_large: int = 0
     """Not sent, because their receivers' clients do not take packets of that size."""
     publishes_ignored: int = 0
