@@ -37,6 +37,7 @@ from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.durability import APPENDED, FLUSHED
 from polymq.broker.errors import PASSING, Reason, Refused
 from polymq.broker.kernels.delivery import QOS_PROPERTY
+from polymq.broker.messages.mqtt_properties import MQTT5_PROPERTY
 from polymq.broker.messages.records import constant_properties
 from polymq.broker.messages.time_to_live import TTL_PROPERTY, ttl_property
 from polymq.broker.moves.moves import WILL_PROPERTY
@@ -53,8 +54,6 @@ PUBLISHED_AT_ONCE: Final = 64
 """Wills that are published in one iteration of the loop, about 50 us each."""
 PROPERTIES_ROOM: Final = 8_192
 """Bytes of a record's properties that are kept for the queues that it goes to."""
-MQTT5_PROPERTY: Final = b"PMQ_MQTT5"
-"""The property block of a message of MQTT 5, in base64."""
 
 MayPublish = Callable[[str, str, str, "str | None"], None]
 """Whether a user may publish to a topic and tag, as this client. Raises Refused."""
@@ -404,7 +403,7 @@ def _extra_of(will: Will) -> bytes:
     """The property of the message that has those of MQTT 5."""
     if not will.properties:
         return b""
-    return b"%b\x01%b\x02" % (MQTT5_PROPERTY, b64encode(will.properties))
+    return b"%b\x01%b\x02" % (MQTT5_PROPERTY.encode(), b64encode(will.properties))
 
 
 def _row_of(will: Will) -> dict[str, Any]:
