@@ -137,9 +137,9 @@ def test_time_grows_with_the_bytes_and_no_faster(form: ModuleType) -> None:
         size = len(data) // pieces
         best = 1.0
         for _ in range(5):
-            begun = time.perf_counter()
+            begun = time.thread_time()  # what other processes take does not count
             run(form, [data[at : at + size] for at in range(0, len(data), size)])
-            best = min(best, time.perf_counter() - begun)
+            best = min(best, time.thread_time() - begun)
         return best
 
     for many in (frame() * 16, frame(b"p" * 125, opcode=PING), frame(b"x" * 100)):

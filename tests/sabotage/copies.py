@@ -82,6 +82,7 @@ def environment(copy: Path, *, pure: bool) -> dict[str, str]:
         "PYTHONPATH": str(copy),
         "TMPDIR": str(copy / ".room"),
         "HYPOTHESIS_PROFILE": "sabotage",
+        "PYTHONHASHSEED": "0",  # as in `make crash`: a seed gives the same states each time
         "POLYMQ_KERNELS": "pure" if pure else "compiled",
         "SABOTAGE_WITNESS": str(copy / ".room/witness.json"),
     }

@@ -406,6 +406,6 @@ OF_CRASHES = (
         old="        self.commits.fail()\n        if self.standby is not None:\n",
         new="        self.commits.advance(FLUSHED, self.log.appended)\n"
         "        if self.standby is not None:\n",
-        crash="--with upkeep --states 40 --seed 46",
+        crash="--with upkeep --states 40 --seed 71",
     ),
 )
