@@ -65,6 +65,7 @@ def publish(channel: Channel, exchange: str, key: str, body: bytes, **headers: A
     )
 
 
+@pytest.mark.slow
 def test_headers_of_every_type_are_compared(channel: Channel, server: Server) -> None:
     """As a binding and as a message's header; the bindings are there after a restart."""
     when = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)

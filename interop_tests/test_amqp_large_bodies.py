@@ -125,6 +125,7 @@ class Reader:
         self.client.loop_stop()
 
 
+@pytest.mark.slow
 def test_others_read_large_bodies(start_server: StartServer) -> None:
     """MQTT sessions, live and later, and readers by RocketMQ's protocol such as the sink."""
     options = {"storage.message_bytes_max": 64 * MIB, "storage.segment_bytes": 256 * MIB}

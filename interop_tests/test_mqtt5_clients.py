@@ -139,6 +139,7 @@ def test_properties_survive_a_kill(server: Server, qos: int) -> None:
             assert getattr(found, name) == value
 
 
+@pytest.mark.slow
 def test_a_will_of_a_client_that_a_kill_took_along(server: Server) -> None:
     """Its delay is over before it comes back: the will is published, with its properties; that of
     the client that came back in time is not."""

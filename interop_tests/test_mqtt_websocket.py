@@ -242,6 +242,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
+@pytest.mark.slow
 def test_a_page_in_a_browser(server: Server, tmp_path: Path) -> None:
     """It connects, publishes, disconnects, and its WebSocket is closed in order."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
@@ -401,6 +402,7 @@ def until(condition: Callable[[], object]) -> None:
         threading.Event().wait(0.005)
 
 
+@pytest.mark.slow
 def test_a_kill_loses_nothing_that_was_acknowledged(server: Server) -> None:
     """A session that nobody reads meanwhile has all of it, in order, three kills later."""
     reader = PahoClient(ws_port(server), "auditor", clean=False)

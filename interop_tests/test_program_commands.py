@@ -40,6 +40,7 @@ def complaint(server: Server, *arguments: str, code: int) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_life_of_a_topic(server: Server) -> None:
     assert b"There are no topics yet" in polymq(server, "topic", "list").stdout
     assert b"created" in polymq(server, "topic", "create", "orders", "--queues", "3").stdout
@@ -55,6 +56,7 @@ def test_life_of_a_topic(server: Server) -> None:
     assert "there is no topic 'orders'" in complaint(server, "topic", "show", "orders", code=1)
 
 
+@pytest.mark.slow
 def test_settings_of_a_topic(server: Server) -> None:
     """A value of its own, shown as such, after a kill too; `default` goes back."""
     polymq(server, "topic", "create", "orders", "retention_bytes=1000")
@@ -152,6 +154,7 @@ def test_names_that_are_the_brokers_own_are_refused(server: Server) -> None:
     assert "RMQ_SYS_POLYMQ_STATE" in line
 
 
+@pytest.mark.slow
 def test_messages_come_back_byte_for_byte(server: Server) -> None:
     polymq(server, "message", "publish", "t", "room1.temp", "21.5 °C")
     reported = polymq(server, "message", "publish", "t", "raw", "--content-type", "image/x",

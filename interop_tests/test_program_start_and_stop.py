@@ -55,6 +55,7 @@ def test_a_signal_stops_in_order(server: Server, number: signal.Signals) -> None
     assert opened[1]["clean"] is True
 
 
+@pytest.mark.slow
 def test_after_sigkill_the_next_start_says_that_it_recovered(server: Server) -> None:
     server.kill()
     server.restart()
@@ -75,6 +76,7 @@ def test_a_second_ctrl_c_ends_at_once(start_server: StartServer) -> None:
     assert server.log_lines()[-1] == "polymq: stopped at once"
 
 
+@pytest.mark.slow
 def test_sigterm_does_not_wait_longer_than_it_should(start_server: StartServer) -> None:
     """A client that does not go is closed when the time to take leave is over."""
     server = start_server(**{"server.drain_seconds": 0.5})

@@ -167,6 +167,7 @@ def test_consumers_that_only_read_from_a_slave_register_there(tmp_path: Path) ->
         assert store_of(pair.follower)["end"] == end
 
 
+@pytest.mark.slow
 def test_clients_find_a_slave_through_its_name_server(tmp_path: Path) -> None:
     """It is in the routes beside its master, alone when that is gone, and as the master itself when
     it is promoted."""

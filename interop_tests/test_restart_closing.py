@@ -132,6 +132,7 @@ def declare_queue(server: Server, topic: str) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_each_protocol_takes_leave(server: Server) -> None:
     """One SIGTERM. MQTT: the acks of what was taken, then the end. AMQP: connection.close 320.
     HTTP: the long poll is answered, connections that wait for a request end. RocketMQ: the end."""

@@ -30,6 +30,7 @@ from interop_tests.people import (
 __all__ = ["house", "people", "server"]  # fixtures
 
 
+@pytest.mark.slow
 def test_an_mqtt_subscriber_that_loses_its_right_is_closed(server: Server, people: Admin) -> None:
     """And gets nothing that came after; what it may still have waits for it."""
     people.add("root", "admin")

@@ -313,6 +313,7 @@ def test_mqtt_says_no_in_its_own_way(server: Server, people: Admin) -> None:
     client.close()
 
 
+@pytest.mark.slow
 def test_a_will_is_checked_when_it_is_left_and_when_it_is_sent(
     server: Server, people: Admin
 ) -> None:

@@ -71,6 +71,7 @@ def test_an_answer_that_waited_is_for_who_may_have_it_then(
     assert [one["event"]["data"] for one in received["value"]] == ["secret"]
 
 
+@pytest.mark.slow
 def test_subscriptions_of_a_deleted_user_are_not_its_namesakes(
     server: Server, receiver: Receiver
 ) -> None:

@@ -179,6 +179,7 @@ def test_many_changed_queues_are_stored_with_one_sync() -> None:
     assert files.list(QUEUES) == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_many_queues_is_nothing_for_the_garbage_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

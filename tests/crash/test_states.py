@@ -42,6 +42,7 @@ def test_the_same_seed_gives_the_same_states() -> None:
     assert len(first.images) > 100
 
 
+@pytest.mark.slow
 def test_one_state_can_be_repeated_alone() -> None:
     """With the same disk as among all others."""
     explored = ((Explorer, 130), (EngineExplorer, FIRST_NUMBER + 40), (FaultsExplorer, 20))

@@ -184,6 +184,7 @@ def fail_now(server: Running, call: str) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.slow
 def test_publishers_are_refused_from_then_on(server: Running, call: str) -> None:
     """Even if the disk works again: after a failed sync nobody knows what is on it."""
     prepare(server)

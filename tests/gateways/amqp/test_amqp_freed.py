@@ -36,6 +36,7 @@ def counts() -> Counter[str]:
 
 
 @pytest.mark.usefixtures("_without_collector")
+@pytest.mark.slow
 def test_a_client_that_leaves_is_free(bench: Bench) -> None:
     """With channels, a consumer, messages that it has not acknowledged, and a queue of its own."""
     before = counts()
@@ -52,6 +53,7 @@ def test_a_client_that_leaves_is_free(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("_without_collector")
+@pytest.mark.slow
 def test_a_queue_that_is_deleted_is_free(bench: Bench) -> None:
     """While those who used it stay."""
     peer = bench.peer(1)
@@ -68,6 +70,7 @@ def test_a_queue_that_is_deleted_is_free(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("_without_collector")
+@pytest.mark.slow
 def test_a_session_that_ends_is_free(bench: Bench) -> None:
     """A clean one, and one that was kept; each came back once."""
     before = counts()

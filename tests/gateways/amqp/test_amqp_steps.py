@@ -62,6 +62,7 @@ def close(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("end", [close, lose])
+@pytest.mark.slow
 def test_exclusive_queues_of_a_connection_go_in_steps(
     bench: Bench, end: Callable[[Peer], None]
 ) -> None:
