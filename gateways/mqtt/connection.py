@@ -14,8 +14,7 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
   [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the message is dropped and counted,
   unless it is too large. What is published to `$SYS/...` is for the server itself: it is
   acknowledged, and dropped.
-* Who the client is may take a while to find out. Until then nothing more of what it sends is
-  looked at; from then on it speaks to its own port, which checks what it may do.
+* Who the client is, `connecting.py` finds out, from CONNECT to CONNACK.
 * However a connection ends, `_finish` ends it, once. The engine publishes the will, unless the
   client sent DISCONNECT [MQTT-3.1.2-10] without asking for that, or the server itself stops. Where
   the client did not end it, MQTT 5 tells it why [MQTT-4.13.1-1].
@@ -25,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -39,14 +38,13 @@ from polymq.broker.port import (
     Template,
     WrongAcknowledgement,
 )
-from polymq.broker.port import Will as StoredWill
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
 from polymq.gateways.mqtt.acknowledging import acknowledge, missing_ids
+from polymq.gateways.mqtt.connecting import Connecting
 from polymq.gateways.mqtt.delays import delay_ms
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
-from polymq.gateways.mqtt.login import Login
 from polymq.gateways.mqtt.mapping import PUBLISH_REASONS, is_ignored
 from polymq.gateways.mqtt.packets import (
     MQTT_5,
@@ -58,49 +56,31 @@ from polymq.gateways.mqtt.packets import (
     PingRequest,
     Subscribe,
     Unsubscribe,
-    Will,
     encode_disconnect,
     encode_suback,
     encode_unsuback,
 )
-from polymq.gateways.mqtt.protocol import OPEN, Event, Protocol, State
+from polymq.gateways.mqtt.protocol import OPEN, Event, State
 from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
 from polymq.gateways.mqtt.subscribing import subscribe, unsubscribe
-from polymq.gateways.mqtt.translating import is_translated
-from polymq.net.connection import SocketConnection
-from polymq.net.flow import AHEAD, DISK, LEAVING, LOGIN, TURN, UNREAD, UPLOAD, Flow
+from polymq.net.flow import AHEAD, DISK, LEAVING, TURN, UNREAD, UPLOAD
 
 log = logging.getLogger(__name__)
 
 FLAG_QOS: Final = codes.FLAG_QOS
 
 
-class Connection(SocketConnection):
+class Connection(Connecting):
     """One client. Its fast_path is the `SessionLink` of its session."""
 
     def __init__(self, shared: Shared) -> None:
-        super().__init__(shared.context)
-        self._shared = shared
-        self._port = shared.port
-        self._limits = shared.limits
-        self._mapping = shared.mapping
-        self._counters = shared.counted
-        self._core = Protocol(limits=shared.limits, inbox=shared.inbox)
+        super().__init__(shared)
         self.fast_path = self.shortcut = FastPath(shared.paths, self, shared.mapping)
-        self._session: Session | None = None  # from CONNECT until the connection ends
-        self._client_id = ""  # for log lines
-        self._login: Login | None = None  # from CONNECT to CONNACK
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
-        self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._has_part = False  # of a packet, and it counts
         self._unread = 0  # bytes of answers written while the transport was full
-        self._withdraw: Callable[[], None] | None = None  # what is asked, when the client goes
-        self._ahead = 0  # bytes that came behind CONNECT before that was known
-        self._early = 0  # of those before that was known: what counts
-        self._leave: Callable[[], None] | None = None  # takes it off the list of its user
-        self._flow = Flow()
         self._reading = Reading(
             core=self._core,
             inbox=shared.inbox,
@@ -115,11 +95,6 @@ class Connection(SocketConnection):
 
     def consume(self, buffer: bytearray, start: int, end: int) -> int:
         return self._keep_ahead(start, end) if self.asking else self._take(buffer, start, end)
-
-    @property
-    def asking(self) -> bool:
-        """Whether it is not known yet who the client is: nothing is handled until then."""
-        return bool(self._flow.waits & LOGIN)
 
     def _take(self, buffer: bytearray, start: int, end: int) -> int:
         """Handle what was read. A CONNECT in it may be what is `asking` then."""
@@ -218,33 +193,6 @@ class Connection(SocketConnection):
             reason = PUBLISH_REASONS[error.reason]
         log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
         self._finish(reason=reason)
-
-    def _keep_ahead(self, at: int, end: int) -> int:
-        """What came behind CONNECT waits for the login. The socket is read on for a little, so that
-        its end is noticed."""
-        self._ahead = end - at
-        early = self._keep_early(at, end)
-        self._regulate()
-        return early
-
-    def _keep_early(self, at: int, end: int) -> int:
-        """What came before the login waits for it, if there is room for that."""
-        shared, limits = self._shared, self._limits
-        connect_bytes = 0 if self._login is None else self._login.early_bytes
-        early = max(0, end - at + connect_bytes - limits.small_connect_bytes_max)
-        shared.early_bytes += early - self._early
-        self._early = early
-        if not early or shared.early_bytes <= limits.early_bytes_max:
-            return at
-        log.warning(
-            "closing %s (%s): it sent too much before its login", self.peer, self._client_id
-        )
-        self._finish(reason=ReasonCode.QUOTA_EXCEEDED)
-        return end
-
-    def _forget_early(self) -> None:
-        self._shared.early_bytes -= self._early
-        self._early = 0
 
     def drained(self) -> None:
         self._unread = 0
@@ -350,135 +298,6 @@ class Connection(SocketConnection):
             case _:
                 raise AssertionError(event)
         return None
-
-    def _connect(self, packet: Connect) -> None:
-        login = self._login = Login(packet, self._shared.new_client_id)
-        if packet.level == MQTT_5:
-            self.fast_path.five = True
-            self.fast_path.aliases = {}
-            self.fast_path.takes_apart = is_translated
-        self._client_id = login.client_id
-        try:
-            login.check(self._limits)
-        except Refused as error:
-            self._refuse(login.reason_of(error), error.text)
-            return
-        size_max = packet.packet_bytes_max
-        if size_max is not None and size_max < login.answer_size_min:
-            self._refuse(ReasonCode.PACKET_TOO_LARGE, "no CONNACK is as small as it wants")
-            return
-        if packet.method is not None:
-            self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method")
-            return
-        self.spoke()
-        self._flow.begin(LOGIN)
-        withdraw = self._port.admission.authenticate(
-            packet.user, packet.password, self.address, partial(self._known, login)
-        )
-        if self.asking:
-            self._withdraw = withdraw
-            self.shortcut = None  # it would handle what comes behind CONNECT
-
-    def _known(self, login: Login, principal: str | Refused) -> None:
-        """The answer to who the client is; it may come in the call that asked."""
-        self._flow.end(LOGIN)
-        waited, self._withdraw = self._withdraw is not None, None
-        self.shortcut = self.fast_path
-        self._forget_early()
-        if self._core.state is not State.ACCEPTING:
-            return  # it did not wait
-        try:
-            if isinstance(principal, Refused):
-                raise principal
-            session = self._log_in(login, principal)
-        except Refused as error:
-            self._refuse(login.reason_of(error), error.text)
-            return
-        self._connected(login, session)
-        if waited:
-            self._regulate()
-            self.consume_again()
-
-    def _log_in(self, login: Login, principal: str) -> Session:
-        """From now on the client's own port. Raises Refused."""
-        packet = login.packet
-        self._port = self._port.admission.for_principal(principal, login.client_id)
-        self._mapping = self._shared.mapping.of(self._port)
-        self.fast_path.log_in(self._port, self._mapping)
-        if packet.packet_bytes_max is not None:
-            self.fast_path.sent_bytes_max = packet.packet_bytes_max
-        will = None if packet.will is None else self._will_of(packet.will)
-        self._leave = self._port.principal.enter(self.expelled)
-        session = self._port.sessions.connect(
-            login.client_id,
-            clean=packet.clean,
-            expiry_seconds=packet.expiry_seconds,
-            link=self.fast_path,
-            principal=principal,
-            inflight_max=min(self._limits.inflight_max, packet.receive_max),
-        )
-        if will is not None:
-            try:
-                session.set_will(will)
-            except Refused:
-                session.disconnect()
-                raise
-        return session
-
-    def _will_of(self, will: Will) -> StoredWill | None:
-        """A will as the engine has it, if it may be published. Raises Refused."""
-        if is_ignored(will.topic.encode()):
-            self._counters.publishes_ignored += 1
-            return None
-        self._mapping.check_publishable(will.topic)
-        topic, tag = self._mapping.topic_and_tag(will.topic)
-        self._port.principal.check_publish(topic, tag)
-        return StoredWill(
-            topic=topic,
-            tag=tag,
-            body=will.body,
-            qos=will.qos,
-            retain=will.retain,
-            properties=will.properties,
-            ttl_ms=None if will.expiry_seconds is None else 1000 * will.expiry_seconds,
-            delay_seconds=will.delay_seconds,
-        )
-
-    def _connected(self, login: Login, session: Session) -> None:
-        self._session = session
-        if session.has_no_local:
-            self._name_publisher()
-        self.proven()
-        self._keep_alive = login.silence_max()
-        self.heard_at = self.context.now()
-        self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)
-        self.fast_path.waiting += 1
-        durability = self._port.state_durability
-        self._port.when_committed(session.position, durability, self._accepted, session)
-
-    def _refuse(self, reason: ReasonCode, text: str) -> None:
-        """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
-        self._counters.connects_refused += 1
-        log.info("refused %s (%s) with %s: %s", self.peer, self._client_id, reason.name, text)
-        answer = self._core.refuse(reason)
-        login = self._login
-        size_max = None if login is None else login.packet.packet_bytes_max
-        if answer and (size_max is None or len(answer) <= size_max):
-            self.write(answer)
-        self._finish()
-
-    def _accepted(self, session: Session) -> None:
-        self.fast_path.waiting -= 1
-        login, self._login = self._login, None
-        if self._session is not session or login is None:
-            return  # the connection ended meanwhile
-        self._counters.connections += 1
-        properties = login.properties(session, self._limits)
-        self.write(self._core.accept(present=session.present, properties=properties))
-        self.fast_path.session = session if self._core.is_steady else None
-        if not self.fast_path.leaving:
-            session.resume()
-        self.leave_if_done()
 
     def _disconnect(self, packet: Disconnect) -> None:
         """The client goes. Its will goes with it, unless it asks for that [MQTT-3.14.4-3]."""

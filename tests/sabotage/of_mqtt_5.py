@@ -82,7 +82,7 @@ OF_MQTT_5 = (
     Sabotage(
         name="mqtt5-aliases-are-everybodys",
         why="what a client publishes goes to the topic of another one",
-        path="gateways/mqtt/connection.py",
+        path="gateways/mqtt/connecting.py",
         old="            self.fast_path.aliases = {}\n",
         new="",
         tests=(CLIENT,),

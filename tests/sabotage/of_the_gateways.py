@@ -65,7 +65,7 @@ OF_THE_GATEWAYS = (
     Sabotage(
         name="mqtt-bridge-refused-for-its-will",
         why="a mosquitto bridge in its default configuration never gets in",
-        path="gateways/mqtt/connection.py",
+        path="gateways/mqtt/connecting.py",
         old="        if is_ignored(will.topic.encode()):\n",
         new="        if False:\n",
         tests=(TOLERANCE,),
@@ -89,7 +89,7 @@ OF_THE_GATEWAYS = (
     Sabotage(
         name="mqtt-strangers-fill-the-memory",
         why="large CONNECTs of a thousand strangers are kept at a time",
-        path="gateways/mqtt/connection.py",
+        path="gateways/mqtt/connecting.py",
         old="end - at + connect_bytes - limits.small_connect_bytes_max)\n",
         new="-1)\n",
         tests=(TOLERANCE,),

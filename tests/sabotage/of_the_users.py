@@ -432,7 +432,7 @@ OF_THE_USERS = (
     Sabotage(
         name="mqtt-templates-shared",
         why="what one client may publish, the next may as well",
-        path="gateways/mqtt/connection.py",
+        path="gateways/mqtt/connecting.py",
         old="        self._mapping = self._shared.mapping.of(self._port)\n",
         new="",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
@@ -440,7 +440,7 @@ OF_THE_USERS = (
     Sabotage(
         name="mqtt-will-unchecked",
         why="a will goes where its client may not publish",
-        path="gateways/mqtt/connection.py",
+        path="gateways/mqtt/connecting.py",
         old="        self._port.principal.check_publish(topic, tag)\n",
         new="",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),

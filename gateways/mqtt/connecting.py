@@ -1,0 +1,245 @@
+"""A client from CONNECT to CONNACK: the part of a connection that finds out who is there.
+
+Rules:
+
+* Who the client is may take a while to find out. Until then nothing more of what it sends is
+  looked at; from then on it speaks to its own port, which checks what it may do.
+* What a client sends before its login is known is kept for it within bounds: `limits` has what all
+  such clients of a listener may have sent together.
+* CONNACK leaves when the session is committed.
+
+How a CONNECT is answered is in `login.py`; what the client does afterwards in `connection.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from polymq.broker.port import Refused, Session
+from polymq.broker.port import Will as StoredWill
+from polymq.gateways.mqtt.kernels.fast_path import FastPath
+from polymq.gateways.mqtt.login import Login
+from polymq.gateways.mqtt.mapping import is_ignored
+from polymq.gateways.mqtt.packets import MQTT_5, Connect, Will
+from polymq.gateways.mqtt.protocol import Protocol, State
+from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.gateways.mqtt.shared import Shared
+from polymq.gateways.mqtt.translating import is_translated
+from polymq.net.connection import SocketConnection
+from polymq.net.flow import LOGIN, Flow
+
+log = logging.getLogger(__name__)
+
+
+class Connecting(SocketConnection):
+    """What `Connection` is until CONNACK is sent."""
+
+    fast_path: FastPath
+    """Of the connection, the `SessionLink` of its session. `Connection` makes it."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.context)
+        self._shared = shared
+        self._port = shared.port
+        self._limits = shared.limits
+        self._mapping = shared.mapping
+        self._counters = shared.counted
+        self._core = Protocol(limits=shared.limits, inbox=shared.inbox)
+        self._session: Session | None = None  # from CONNECT until the connection ends
+        self._client_id = ""  # for log lines
+        self._login: Login | None = None  # from CONNECT to CONNACK
+        self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
+        self._withdraw: Callable[[], None] | None = None  # what is asked, when the client goes
+        self._ahead = 0  # bytes that came behind CONNECT before that was known
+        self._early = 0  # of those before that was known: what counts
+        self._leave: Callable[[], None] | None = None  # takes it off the list of its user
+        self._flow = Flow()
+
+    # --- for `Connection` to implement ------------------------------------------------------
+
+    def expelled(self, why: str) -> None:
+        """The client may not be here any more."""
+        raise NotImplementedError
+
+    def leave_if_done(self) -> None:
+        """End the connection if the server stops and no answer waits."""
+        raise NotImplementedError
+
+    def _finish(self, reason: ReasonCode | None = None) -> None:
+        """End the connection."""
+        raise NotImplementedError
+
+    def _regulate(self) -> None:
+        """Read on while there is nothing to wait for."""
+        raise NotImplementedError
+
+    def _name_publisher(self) -> None:
+        """From now on the client's messages say that they are its own (No Local)."""
+        raise NotImplementedError
+
+    # --- before the login is known ----------------------------------------------------------
+
+    @property
+    def asking(self) -> bool:
+        """Whether it is not known yet who the client is: nothing is handled until then."""
+        return bool(self._flow.waits & LOGIN)
+
+    def _keep_ahead(self, at: int, end: int) -> int:
+        """What came behind CONNECT waits for the login. The socket is read on for a little, so that
+        its end is noticed."""
+        self._ahead = end - at
+        early = self._keep_early(at, end)
+        self._regulate()
+        return early
+
+    def _keep_early(self, at: int, end: int) -> int:
+        """What came before the login waits for it, if there is room for that."""
+        shared, limits = self._shared, self._limits
+        connect_bytes = 0 if self._login is None else self._login.early_bytes
+        early = max(0, end - at + connect_bytes - limits.small_connect_bytes_max)
+        shared.early_bytes += early - self._early
+        self._early = early
+        if not early or shared.early_bytes <= limits.early_bytes_max:
+            return at
+        log.warning(
+            "closing %s (%s): it sent too much before its login", self.peer, self._client_id
+        )
+        self._finish(reason=ReasonCode.QUOTA_EXCEEDED)
+        return end
+
+    def _forget_early(self) -> None:
+        self._shared.early_bytes -= self._early
+        self._early = 0
+
+    # --- from CONNECT to CONNACK ------------------------------------------------------------
+
+    def _connect(self, packet: Connect) -> None:
+        login = self._login = Login(packet, self._shared.new_client_id)
+        if packet.level == MQTT_5:
+            self.fast_path.five = True
+            self.fast_path.aliases = {}
+            self.fast_path.takes_apart = is_translated
+        self._client_id = login.client_id
+        try:
+            login.check(self._limits)
+        except Refused as error:
+            self._refuse(login.reason_of(error), error.text)
+            return
+        size_max = packet.packet_bytes_max
+        if size_max is not None and size_max < login.answer_size_min:
+            self._refuse(ReasonCode.PACKET_TOO_LARGE, "no CONNACK is as small as it wants")
+            return
+        if packet.method is not None:
+            self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method")
+            return
+        self.spoke()
+        self._flow.begin(LOGIN)
+        withdraw = self._port.admission.authenticate(
+            packet.user, packet.password, self.address, partial(self._known, login)
+        )
+        if self.asking:
+            self._withdraw = withdraw
+            self.shortcut = None  # it would handle what comes behind CONNECT
+
+    def _known(self, login: Login, principal: str | Refused) -> None:
+        """The answer to who the client is; it may come in the call that asked."""
+        self._flow.end(LOGIN)
+        waited, self._withdraw = self._withdraw is not None, None
+        self.shortcut = self.fast_path
+        self._forget_early()
+        if self._core.state is not State.ACCEPTING:
+            return  # it did not wait
+        try:
+            if isinstance(principal, Refused):
+                raise principal
+            session = self._log_in(login, principal)
+        except Refused as error:
+            self._refuse(login.reason_of(error), error.text)
+            return
+        self._connected(login, session)
+        if waited:
+            self._regulate()
+            self.consume_again()
+
+    def _log_in(self, login: Login, principal: str) -> Session:
+        """From now on the client's own port. Raises Refused."""
+        packet = login.packet
+        self._port = self._port.admission.for_principal(principal, login.client_id)
+        self._mapping = self._shared.mapping.of(self._port)
+        self.fast_path.log_in(self._port, self._mapping)
+        if packet.packet_bytes_max is not None:
+            self.fast_path.sent_bytes_max = packet.packet_bytes_max
+        will = None if packet.will is None else self._will_of(packet.will)
+        self._leave = self._port.principal.enter(self.expelled)
+        session = self._port.sessions.connect(
+            login.client_id,
+            clean=packet.clean,
+            expiry_seconds=packet.expiry_seconds,
+            link=self.fast_path,
+            principal=principal,
+            inflight_max=min(self._limits.inflight_max, packet.receive_max),
+        )
+        if will is not None:
+            try:
+                session.set_will(will)
+            except Refused:
+                session.disconnect()
+                raise
+        return session
+
+    def _will_of(self, will: Will) -> StoredWill | None:
+        """A will as the engine has it, if it may be published. Raises Refused."""
+        if is_ignored(will.topic.encode()):
+            self._counters.publishes_ignored += 1
+            return None
+        self._mapping.check_publishable(will.topic)
+        topic, tag = self._mapping.topic_and_tag(will.topic)
+        self._port.principal.check_publish(topic, tag)
+        return StoredWill(
+            topic=topic,
+            tag=tag,
+            body=will.body,
+            qos=will.qos,
+            retain=will.retain,
+            properties=will.properties,
+            ttl_ms=None if will.expiry_seconds is None else 1000 * will.expiry_seconds,
+            delay_seconds=will.delay_seconds,
+        )
+
+    def _connected(self, login: Login, session: Session) -> None:
+        self._session = session
+        if session.has_no_local:
+            self._name_publisher()
+        self.proven()
+        self._keep_alive = login.silence_max()
+        self.heard_at = self.context.now()
+        self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)
+        self.fast_path.waiting += 1
+        durability = self._port.state_durability
+        self._port.when_committed(session.position, durability, self._accepted, session)
+
+    def _refuse(self, reason: ReasonCode, text: str) -> None:
+        """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
+        self._counters.connects_refused += 1
+        log.info("refused %s (%s) with %s: %s", self.peer, self._client_id, reason.name, text)
+        answer = self._core.refuse(reason)
+        login = self._login
+        size_max = None if login is None else login.packet.packet_bytes_max
+        if answer and (size_max is None or len(answer) <= size_max):
+            self.write(answer)
+        self._finish()
+
+    def _accepted(self, session: Session) -> None:
+        self.fast_path.waiting -= 1
+        login, self._login = self._login, None
+        if self._session is not session or login is None:
+            return  # the connection ended meanwhile
+        self._counters.connections += 1
+        properties = login.properties(session, self._limits)
+        self.write(self._core.accept(present=session.present, properties=properties))
+        self.fast_path.session = session if self._core.is_steady else None
+        if not self.fast_path.leaving:
+            session.resume()
+        self.leave_if_done()
