@@ -14,6 +14,7 @@ from typing import cast
 from polymq.broker.accounts.logins import Hashers, Logins
 from polymq.broker.accounts.owners import Owners
 from polymq.broker.accounts.queue_readers import QueueReaders
+from polymq.broker.accounts.scram_logins import ScramLogins
 from polymq.broker.accounts.users import Users
 from polymq.broker.admission.admission import Admission
 from polymq.broker.admission.principal import Anybody
@@ -159,13 +160,25 @@ class Engine:
             now=lambda: clock_ms() / 1000,
             limits=core.limits,
             secret=random_bytes(32),
+            random_bytes=random_bytes,
         )
-        ports_cached_max = core.limits.ports_cached_max
+        self.documents = Documents(core)
+        self.scram_logins = ScramLogins(
+            users=self.users,
+            logins=self.logins,
+            documents=self.documents,
+            random_bytes=random_bytes,
+            pending_max=core.limits.exchanges_pending_max,
+            iterations=core.limits.scram_iterations,
+        )
         self.admission = Admission(
-            self.users, self.logins, strangers=strangers, ports_cached_max=ports_cached_max
+            self.users,
+            self.logins,
+            self.scram_logins,
+            strangers=strangers,
+            ports_cached_max=core.limits.ports_cached_max,
         )
         self.retention = self._make_retention(state_db)
-        self.documents = Documents(core)
         self.groups = ConsumerGroups(core, topics)
         self.port = self.admission.port = self._make_port(owners)
         self._state_db = state_db

@@ -145,6 +145,12 @@ class Limits:
     """Principals whose rules are kept put together; made anew for the others when they come."""
     ports_cached_max: int = 1_000
     """Principals whose checked view of the engine is kept between two HTTP requests."""
+    scram_iterations: int = 16_384
+    """Of the keys for SCRAM-SHA-256 that are stored with a password (`accounts/scram.py`). 0: none
+    are stored, and the method is not offered."""
+    exchanges_pending_max: int = 4_096
+    """Exchanges of SCRAM that clients have begun and not ended, 2 KiB each. Beyond it the next
+    client is asked to come again."""
     logins_hashing_max: int = 2
     """Passwords that are hashed at a time, one for each thread that hashes. The others wait where
     addresses have their turns."""

@@ -20,6 +20,10 @@ Rules:
   which guess is right.
 * An address that fails with many users is slowed in the same way (`spraying.py`), but for users
   that have logged in from there before.
+* A password that was right and is stored in an old form is stored in the new one, in the same
+  thread: with keys for SCRAM, or without the hash of another broker's file.
+* An exchange of SCRAM (`scram_logins.py`) costs no hash, so its proof is checked at once; but its
+  guesses count and wait like those of passwords.
 * A login whose client has gone is withdrawn: it is not hashed, and it is no failure. Only what is
   being hashed at that moment is finished, and counts.
 * "Wrong" is the answer to a password that was checked. A login that is refused unchecked gets
@@ -60,6 +64,7 @@ _ADDRESS_SLOWED: Final = (
 _TOO_MANY: Final = (
     "the password was not checked: too many logins are waiting: try again in a moment"
 )
+_RIGHT: Final = "right:"
 PROVEN_TURNS: Final = 3
 """Turns of logins that were right before, for one of the others."""
 
@@ -89,6 +94,7 @@ class _Asked:
     """A login as it came in.
 
     Attributes:
+        is_proven: of a login without a password: whether it is right, at once.
         pause: what it waits in before it is looked at.
         attempt: what it was looked up as.
     """
@@ -98,6 +104,7 @@ class _Asked:
     source: str
     address: str
     answer: Answer
+    is_proven: Callable[[], bool] | None = None
     pause: _Pause | None = None
     attempt: Attempt | None = None
 
@@ -145,6 +152,7 @@ class Logins:
         hashers: threads of their own, so that a flood of logins slows no read of history.
         now: seconds, of any clock.
         secret: key of the cache's digests, random for each start.
+        random_bytes: for salts.
     """
 
     def __init__(
@@ -156,8 +164,10 @@ class Logins:
         now: Callable[[], float],
         limits: Limits,
         secret: bytes,
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         self._users = users
+        self._random_bytes = random_bytes
         self._scheduler = scheduler
         self._hashers = hashers
         self._now = now
@@ -204,7 +214,16 @@ class Logins:
             password that is not being hashed yet is not checked. Later than the answer it does
             nothing.
         """
-        asked = _Asked(user, password, network_of(address), address, answer)
+        return self._ask(_Asked(user, password, network_of(address), address, answer))
+
+    def check_proof(
+        self, user: str, is_proven: Callable[[], bool], address: str, answer: Answer
+    ) -> Callable[[], None]:
+        """The same for a login that proves itself without a password. It waits like others, and
+        then `is_proven` says at once whether it is right."""
+        return self._ask(_Asked(user, b"", network_of(address), address, answer, is_proven))
+
+    def _ask(self, asked: _Asked) -> Callable[[], None]:
         failures = self._failures_of(asked.pair)
         if failures is None:
             self._pass_address(asked)
@@ -273,7 +292,11 @@ class Logins:
             else:
                 done(result.decode())
 
-        self._hashers.submit(lambda: passwords.make_hash(password, salt).encode(), hashed)
+        iterations = self._limits.scram_iterations
+        self._hashers.submit(
+            lambda: passwords.make_hash(password, salt, scram_iterations=iterations).encode(),
+            hashed,
+        )
 
     # --- failures -------------------------------------------------------------------------
 
@@ -329,6 +352,19 @@ class Logins:
     # --- checking -------------------------------------------------------------------------
 
     def _look_up(self, asked: _Asked) -> None:
+        if asked.is_proven is None:
+            self._look_up_password(asked)
+            return
+        attempt = Attempt(b"", asked.user, b"", "", asked.source, asked.address)
+        found = self._users.users.get(asked.user)
+        if asked.is_proven() and found is not None and not found.disabled:
+            self._prove(asked.pair)
+            audit.note("login", user=asked.user, address=asked.address)
+            asked.answer(asked.user)
+        else:
+            self._wrong(attempt, [asked.answer])
+
+    def _look_up_password(self, asked: _Asked) -> None:
         user, password = asked.user, asked.password
         name = user.encode("utf-8", "surrogatepass")
         # The name's size stands in front, so that no two (name, password) give the same digest.
@@ -375,8 +411,12 @@ class Logins:
                 return
             self._hashing += 1
             self.hashed_count += 1
+            iterations = self._limits.scram_iterations
+            salt = b""
+            if passwords.is_outdated(attempt.stored, iterations):
+                salt = self._random_bytes(passwords.SALT_BYTES)
             self._hashers.submit(
-                partial(_checked, attempt.password, attempt.stored),
+                partial(_checked, attempt.password, attempt.stored, salt, iterations),
                 partial(self._hashed, attempt),
             )
 
@@ -396,7 +436,7 @@ class Logins:
         answers = list(attempt.answers.values())
         found = self._users.users.get(user)
         if right and found is not None and found.password_hash == stored and not found.disabled:
-            self._remember(attempt.digest, stored)
+            self._remember(attempt.digest, self._renewed(user, stored, right))
             self._prove(_pair(source, user))
             audit.note("login", user=user, address=attempt.address)
             for answer in answers:
@@ -406,6 +446,18 @@ class Logins:
         else:
             self._wrong(attempt, answers)
         self._hash_next()
+
+    def _renewed(self, user: str, stored: str, checked: bytes) -> str:
+        """Store a password that was right in its new form, if there is one. Returns what is stored
+        then."""
+        new = checked.decode().removeprefix(_RIGHT)
+        if not new:
+            return stored
+        try:
+            self._users.renew_hash(user, new)
+        except Refused:
+            return stored  # at another login
+        return new
 
     def _is_proven(self, pair: tuple[str, str]) -> bool:
         """Whether the user has logged in from there."""
@@ -426,9 +478,18 @@ def _pair(source: str, user: str) -> tuple[str, str]:
     return source, user[:64]
 
 
-def _checked(password: bytes, stored: str) -> bytes:
-    """In a thread: something where the password is right."""
-    return b"1" if passwords.is_right(password, stored) else b""
+def _checked(password: bytes, stored: str, salt: bytes, scram_iterations: int) -> bytes:
+    """In a thread: something where the password is right; with a salt, and its new form."""
+    if not passwords.is_right(password, stored):
+        return b""
+    if not salt or stored == passwords.UNKNOWN:
+        return _RIGHT.encode()
+    try:
+        passwords.check_new(password)
+    except passwords.BadPassword:
+        return _RIGHT.encode()
+    new = passwords.make_hash(password, salt, scram_iterations=scram_iterations)
+    return f"{_RIGHT}{new}".encode()
 
 
 def _nobody(_answer: str | Refused) -> None:

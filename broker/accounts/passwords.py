@@ -5,6 +5,12 @@ that it was made with, so that these can grow later without anybody's password b
 
     scrypt$16384$8$1$<salt>$<hash>          (base64)
 
+The keys of SCRAM (`scram.py`) follow it after a semicolon, if that is not turned off. Hashes that
+come from mosquitto's password files are accepted as they are, and replaced at the next login:
+
+    $6$<salt>$<hash>                        SHA-512 of password and salt
+    $7$<iterations>$<salt>$<hash>           PBKDF2 with HMAC-SHA-512
+
 Rules: hashing takes about 50 ms and 16 MiB, so it is never done on the loop (`logins.py`); what is
 compared is compared in constant time.
 """
@@ -17,6 +23,9 @@ import hashlib
 import hmac
 from typing import Final
 
+from polymq.broker.accounts import scram
+from polymq.broker.accounts.scram import Keys
+
 SCRYPT_N: Final = 2**14
 SCRYPT_R: Final = 8
 SCRYPT_P: Final = 1
@@ -27,6 +36,10 @@ MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 """What a stored hash may ask for: one that was tampered with does not take the machine down."""
 PASSWORD_BYTES_MAX: Final = 1_024
 """Room for a token. More would let a stranger choose how long we hash."""
+
+MOSQUITTO_ITERATIONS_MAX: Final = 1_000_000
+"""Of a hash that was imported: half a second. Mosquitto's own are 101, since 2.1 1000."""
+_SEPARATOR: Final = ";"
 
 UNKNOWN: Final = "$".join(
     (
@@ -57,8 +70,12 @@ def check_new(password: bytes) -> None:
         raise BadPassword("a password must not contain a NUL byte: AMQP cannot send it")
 
 
-def make_hash(password: bytes, salt: bytes) -> str:
-    """The stored form of a password. Takes about 50 ms."""
+def make_hash(password: bytes, salt: bytes, *, scram_iterations: int = scram.ITERATIONS) -> str:
+    """The stored form of a password. Takes about 50 ms.
+
+    Args:
+        scram_iterations: of the keys of SCRAM; 0: there are none.
+    """
     digest = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
     parts = (
         "scrypt",
@@ -68,7 +85,40 @@ def make_hash(password: bytes, salt: bytes) -> str:
         base64.b64encode(salt).decode(),
         base64.b64encode(digest).decode(),
     )
-    return "$".join(parts)
+    stored = "$".join(parts)
+    if not scram_iterations:
+        return stored
+    # The salts are as public as each other, and must not be the same.
+    other_salt = hashlib.sha256(b"scram" + salt).digest()[: scram.SALT_BYTES]
+    return f"{stored}{_SEPARATOR}{scram.derive(password, other_salt, scram_iterations)}"
+
+
+def split(stored: str) -> tuple[str, str]:
+    """The hash of a stored form, and the text of its SCRAM keys, which may be empty."""
+    digest, _, keys = stored.partition(_SEPARATOR)
+    return digest, keys
+
+
+def join(digest: str, keys: str) -> str:
+    """What `split` splits."""
+    return f"{digest}{_SEPARATOR}{keys}" if keys else digest
+
+
+def scram_keys(stored: str) -> Keys | None:
+    """The SCRAM keys of a stored form, if it has any."""
+    return scram.keys_from(split(stored)[1])
+
+
+def is_outdated(stored: str, scram_iterations: int) -> bool:
+    """Whether a stored form should be replaced when its password is known the next time: it comes
+    from elsewhere, or has no keys for SCRAM though it should."""
+    digest, keys = split(stored)
+    return not digest.startswith("scrypt$") or bool(scram_iterations and not keys)
+
+
+def is_importable(stored: str) -> bool:
+    """Whether it is a hash as mosquitto's password files have them, that a login can check."""
+    return _parse_mosquitto(stored) is not None
 
 
 def is_right(password: bytes, stored: str) -> bool:
@@ -76,8 +126,13 @@ def is_right(password: bytes, stored: str) -> bool:
 
     A stored form that cannot be read is wrong for every password.
     """
+    foreign = _parse_mosquitto(stored)
+    if foreign is not None:
+        if _is_right_for_mosquitto(password, *foreign):
+            return True
+        stored = UNKNOWN  # else it would tell by its speed that the user is there
     try:
-        kind, n, r, p, salt, digest = stored.split("$")
+        kind, n, r, p, salt, digest = split(stored)[0].split("$")
         if kind != "scrypt":
             return False
         # HMAC, inside of scrypt, pads its key with NULs: to it `secret` and `secret\0` are the
@@ -95,3 +150,29 @@ def _scrypt(password: bytes, salt: bytes, n: int, r: int, p: int) -> bytes:
     return hashlib.scrypt(
         password, salt=salt, n=n, r=r, p=p, maxmem=MEMORY_BYTES_MAX, dklen=HASH_BYTES
     )
+
+
+def _parse_mosquitto(stored: str) -> tuple[int, bytes, bytes] | None:
+    """Iterations (0: plain SHA-512), salt and hash of a line of mosquitto's; None if it is none."""
+    try:
+        start, kind, *parts = stored.split("$")
+        if start or (kind, len(parts)) not in (("6", 2), ("7", 3)):
+            return None
+        iterations = int(parts[0]) if kind == "7" else 0
+        salt, digest = (base64.b64decode(one, validate=True) for one in parts[-2:])
+    except (ValueError, binascii.Error):
+        return None
+    if len(digest) != hashlib.sha512().digest_size or not salt:
+        return None
+    if kind == "7" and not 0 < iterations <= MOSQUITTO_ITERATIONS_MAX:
+        return None
+    return iterations, salt, digest
+
+
+def _is_right_for_mosquitto(password: bytes, iterations: int, salt: bytes, digest: bytes) -> bool:
+    cut = password[:PASSWORD_BYTES_MAX]
+    if iterations:
+        found = hashlib.pbkdf2_hmac("sha512", cut, salt, iterations)
+    else:
+        found = hashlib.sha512(cut + salt).digest()
+    return hmac.compare_digest(found, digest) and cut == password and b"\x00" not in password

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polymq.broker.accounts import access_keys, quotas
+from polymq.broker.accounts import access_keys, passwords, quotas
 from polymq.broker.accounts.access_keys import AccessKey
 from polymq.broker.accounts.quotas import Quotas
 
@@ -16,7 +16,7 @@ class User:
     """One user.
 
     Attributes:
-        password_hash: as `passwords.make_hash` gives it.
+        password_hash: as `passwords.make_hash` gives it, the keys of SCRAM included.
         access_keys: what its programs sign with, oldest first.
         disabled: it exists, and cannot log in.
         number: tells it from others that had the name before and were deleted; 0 for users that
@@ -34,12 +34,15 @@ class User:
 
 def user_row(user: User) -> dict[str, Any]:
     """The user without its name, as a JSON value."""
+    digest, keys = passwords.split(user.password_hash)
     row: dict[str, Any] = {
-        "hash": user.password_hash,
+        "hash": digest,
         "roles": list(user.roles),
         "quotas": user.quotas.row(),
         "disabled": user.disabled,
     }
+    if keys:
+        row["scram"] = keys  # apart, because versions before it read `hash` only
     if user.access_keys:
         row["keys"] = access_keys.rows(user.access_keys)
     if user.number:
@@ -51,7 +54,7 @@ def user_from(name: str, row: Mapping[str, Any]) -> User:
     """The user of a row."""
     return User(
         name=name,
-        password_hash=row["hash"],
+        password_hash=passwords.join(row["hash"], row.get("scram", "")),
         roles=tuple(row["roles"]),
         quotas=quotas.from_row(row["quotas"]),
         access_keys=access_keys.from_row(row),

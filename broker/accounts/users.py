@@ -154,6 +154,10 @@ class Users:
         self.on_change(Change(subject=name, expels="the password was changed"))
         return position
 
+    def renew_hash(self, name: str, password_hash: str) -> Position:
+        """Another form of the same password: nobody has to go. Raises Refused: NOT_FOUND."""
+        return self._write(replace(self.need(name), password_hash=password_hash))
+
     def set_disabled(self, name: str, disabled: bool) -> Position:
         """Keep a user out, or let it in again. Raises Refused: NOT_FOUND."""
         position = self._write(replace(self.need(name), disabled=disabled))

@@ -28,12 +28,15 @@ from polymq.broker.accounts.login_lines import Answer
 from polymq.broker.accounts.logins import WRONG, Logins
 from polymq.broker.accounts.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
 from polymq.broker.accounts.quotas import DEFAULT, Pace, Quotas
+from polymq.broker.accounts.scram import METHOD as SCRAM_SHA_256
+from polymq.broker.accounts.scram_logins import ScramLogins
 from polymq.broker.accounts.users import Change, Users
 from polymq.broker.admission.permitted_port import PermittedPort
 from polymq.broker.admission.principal import GroupMember, Principal
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.broker import BrokerPort
+from polymq.broker.port.principals import LoginExchange
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort
@@ -45,6 +48,10 @@ Expelled = Callable[[str], None]
 _NO_USERS: str = (
     "this server has no users yet, so it accepts only clients of its own machine: create a user "
     "with `polymq user add NAME`, or set server.allow_insecure = true"
+)
+_NO_USERS_TO_PROVE: str = (
+    "this server has no users yet, so nobody can prove to be one: create a user with `polymq user "
+    "add NAME`, or connect without an authentication method"
 )
 _OPEN_RULES: RuleSet = RuleSet(ADMIN_RULES, user=None)
 
@@ -69,11 +76,18 @@ class Admission:
     """
 
     def __init__(
-        self, users: Users, logins: Logins, *, strangers: bool, ports_cached_max: int
+        self,
+        users: Users,
+        logins: Logins,
+        scram_logins: ScramLogins,
+        *,
+        strangers: bool,
+        ports_cached_max: int,
     ) -> None:
         self.port: OpenPort
         self.users = users
         self._logins = logins
+        self._scram_logins = scram_logins
         self._strangers = strangers
         self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
         # Keeps ports of those who come for one request.
@@ -112,6 +126,18 @@ class Admission:
         else:
             answer(ANONYMOUS)
         return _nothing
+
+    def offers(self, method: str) -> bool:
+        """See `AdmissionPort.offers`."""
+        return method == SCRAM_SHA_256 and self._scram_logins.is_offered
+
+    def begin_exchange(self, method: str, first: bytes, address: str) -> LoginExchange:
+        """See `AdmissionPort.begin_exchange`."""
+        assert self.offers(method)
+        if not self.users.users:
+            self._logins.strangers.warn("login failed", address, user="", reason="no users yet")
+            raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS_TO_PROVE)
+        return self._scram_logins.begin(first)
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """See `AdmissionPort.check_signature`."""

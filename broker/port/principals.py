@@ -12,8 +12,50 @@ if TYPE_CHECKING:
     from polymq.broker.port.broker import BrokerPort
 
 
+class LoginExchange(Protocol):
+    """A login that takes more than one message of the client (SASL)."""
+
+    last_message: bytes
+    """What the client is sent when it has proven itself: it proves the server."""
+
+    @property
+    def user(self) -> str:
+        """Who the client says it is."""
+
+    @property
+    def challenge(self) -> bytes:
+        """What the client is sent in answer to its first message."""
+
+    def finish(
+        self, final: bytes, address: str, answer: Callable[[str | Refused], None]
+    ) -> Callable[[], None]:
+        """The client's last message. `answer` is called as by `AdmissionPort.authenticate`, and
+        what is returned is the same, too.
+
+        Args:
+            address: the client's address without its port.
+        """
+
+    def end(self) -> None:
+        """It is over, whatever came of it. Has to be called; safe to call again."""
+
+
 class AdmissionPort(Protocol):
     """Who comes in."""
+
+    def offers(self, method: str) -> bool:
+        """Whether `begin_exchange` knows the method, which is the name of a SASL mechanism."""
+
+    def begin_exchange(self, method: str, first: bytes, address: str) -> LoginExchange:
+        """A client begins to log in by a method.
+
+        Args:
+            first: its first message.
+            address: the client's address without its port.
+
+        Raises:
+            Refused: NOT_AUTHENTICATED (what it sent is no beginning), LIMIT (come again).
+        """
 
     def authenticate(
         self,
