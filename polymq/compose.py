@@ -281,7 +281,10 @@ class Node:
             scheduler=scheduler,
             readers=readers,
             new_name=random_name,
-            limits=EngineLimits(subscriptions_per_session_max=settings.mqtt.subscriptions_max),
+            limits=EngineLimits(
+                subscriptions_per_session_max=settings.mqtt.subscriptions_max,
+                scram_iterations=settings.login.scram_iterations,
+            ),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
             header_reader=AmqpHeaders(),

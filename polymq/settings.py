@@ -32,6 +32,8 @@ from pydantic import (
     model_validator,
 )
 
+from polymq.broker.accounts.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
+from polymq.broker.accounts.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
 from polymq.broker.errors import Refused
 from polymq.broker.names import check_characters, is_own_topic
 from polymq.broker.topics.settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
@@ -116,6 +118,12 @@ def _checked_origin(origin: str) -> str:
     return origin
 
 
+def _checked_iterations(count: int) -> int:
+    if count and not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
+        raise ValueError(f"must be 0, or from {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
+    return count
+
+
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
 Network = IPvAnyNetwork
@@ -174,6 +182,17 @@ class ListenerSettings(Section):
     plain: bool = True
     """Whether connections without TLS are accepted. False needs a certificate (`[tls]`)."""
     connections_max: ConnectionsMax = 10_000
+
+
+class LoginSettings(Section):
+    """How clients log in, at all listeners."""
+
+    scram_iterations: Annotated[int, AfterValidator(_checked_iterations)] = 16_384
+    """The cost of the keys for SCRAM-SHA-256, by which MQTT 5 clients can log in without sending
+    their password. The keys are stored with a password when it is set, and when it is used for the
+    first time after an upgrade. A client spends this time at each login: 4096 is the least that the
+    standard allows, for small devices. 0: no keys are stored, and MQTT does not offer the
+    method."""
 
 
 class MqttSettings(ListenerSettings):
@@ -457,6 +476,7 @@ class Settings(Section):
 
     server: ServerSettings = ServerSettings()
     tls: TlsSettings = TlsSettings()
+    login: LoginSettings = LoginSettings()
     mqtt: MqttSettings = MqttSettings()
     amqp: AmqpSettings = AmqpSettings()
     http: HttpSettings = HttpSettings()

@@ -6,6 +6,9 @@ Rules:
   looked at; from then on it speaks to its own port, which checks what it may do.
 * What a client sends before its login is known is kept for it within bounds: `limits` has what all
   such clients of a listener may have sent together.
+* With an authentication method it takes more packets to find that out (`authenticating.py`). The
+  same exchange on a running connection changes nothing but how sure it is who is there: who proves
+  to be another user is closed.
 * CONNACK leaves when the session is committed.
 
 How a CONNECT is answered is in `login.py`; what the client does afterwards in `connection.py`.
@@ -17,12 +20,13 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from polymq.broker.port import Refused, Session
+from polymq.broker.port import Reason, Refused, Session
 from polymq.broker.port import Will as StoredWill
+from polymq.gateways.mqtt.authenticating import Authentication
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
 from polymq.gateways.mqtt.login import Login
 from polymq.gateways.mqtt.mapping import is_ignored
-from polymq.gateways.mqtt.packets import MQTT_5, Connect, Will
+from polymq.gateways.mqtt.packets import MQTT_5, Authenticate, Connect, Will
 from polymq.gateways.mqtt.protocol import Protocol, State
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
@@ -51,6 +55,8 @@ class Connecting(SocketConnection):
         self._client_id = ""  # for log lines
         self._login: Login | None = None  # from CONNECT to CONNACK
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
+        self._principal = ""  # who logged in
+        self._authentication: Authentication | None = None  # while AUTH packets are exchanged
         self._withdraw: Callable[[], None] | None = None  # what is asked, when the client goes
         self._ahead = 0  # bytes that came behind CONNECT before that was known
         self._early = 0  # of those before that was known: what counts
@@ -65,6 +71,10 @@ class Connecting(SocketConnection):
 
     def leave_if_done(self) -> None:
         """End the connection if the server stops and no answer waits."""
+        raise NotImplementedError
+
+    def write_answer(self, data: bytes) -> None:
+        """An answer that may leave now."""
         raise NotImplementedError
 
     def _finish(self, reason: ReasonCode | None = None) -> None:
@@ -109,6 +119,20 @@ class Connecting(SocketConnection):
         self._finish(reason=ReasonCode.QUOTA_EXCEEDED)
         return end
 
+    def _forget_login(self) -> None:
+        """The connection ends: nothing of its login goes on."""
+        self._forget_early()
+        self._login = None
+        authentication, self._authentication = self._authentication, None
+        if authentication is not None:
+            authentication.end()
+        if self._withdraw is not None:
+            self._withdraw()
+            self._withdraw = None
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+
     def _forget_early(self) -> None:
         self._shared.early_bytes -= self._early
         self._early = 0
@@ -132,7 +156,7 @@ class Connecting(SocketConnection):
             self._refuse(ReasonCode.PACKET_TOO_LARGE, "no CONNACK is as small as it wants")
             return
         if packet.method is not None:
-            self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method")
+            self._begin_authentication(packet.method, packet.data or b"")
             return
         self.spoke()
         self._flow.begin(LOGIN)
@@ -143,13 +167,123 @@ class Connecting(SocketConnection):
             self._withdraw = withdraw
             self.shortcut = None  # it would handle what comes behind CONNECT
 
+    # --- enhanced authentication ------------------------------------------------------------
+
+    def _begin_authentication(self, method: str, data: bytes) -> None:
+        """CONNECT with a method, or AUTH to authenticate again, and the data that came with it."""
+        admission = self._shared.port.admission
+        if not admission.offers(method):
+            # [MQTT-4.12.0-1]; on a running connection the method is CONNECT's.
+            self._refuse(
+                ReasonCode.BAD_AUTHENTICATION_METHOD, f"there is no method {method[:64]!r}"
+            )
+            return
+        until = self.context.now() + self._limits.auth_seconds_max
+        self._authentication = Authentication(admission, method, self.address, until=until)
+        if self._core.state is State.AUTHENTICATING:
+            self.spoke()
+        else:
+            self.deadline(self._next_deadline(self.context.now()))
+        self._take_step(data)
+
+    def _authenticate(self, packet: Authenticate) -> None:
+        """AUTH, where the protocol allows it."""
+        if packet.reason == ReasonCode.RE_AUTHENTICATE:
+            self._begin_authentication(packet.method, packet.data)
+        else:
+            self._take_step(packet.data)
+
+    def _take_step(self, data: bytes) -> None:
+        authentication = self._authentication
+        assert authentication is not None
+        connects = self._core.state is State.AUTHENTICATING
+        if connects:
+            self._flow.begin(LOGIN)
+        try:
+            challenge = authentication.take(data, partial(self._exchanged, authentication))
+        except Refused as error:
+            self._exchanged(authentication, error)
+            return
+        if challenge is not None:
+            self._flow.end(LOGIN)
+            self._send_auth(self._core.challenge(challenge))
+        elif connects and self.asking:
+            self._withdraw = authentication.end
+            self.shortcut = None
+
+    def _exchanged(self, authentication: Authentication, principal: str | Refused) -> None:
+        """What came of the exchange."""
+        if authentication is not self._authentication:
+            return  # the connection has ended
+        self._authentication = None
+        authentication.end()
+        if self._core.state is not State.AUTHENTICATING:
+            self._authenticated_again(principal, authentication.proof)
+            return
+        login = self._login
+        assert login is not None
+        if not isinstance(principal, Refused):
+            if login.packet.user in (None, principal):
+                login.proof = authentication.proof
+                self._core.authenticated(login.proof)
+            else:
+                principal = Refused(Reason.NOT_AUTHENTICATED, "CONNECT names another user")
+        self._known(login, principal)
+
+    def _authenticated_again(self, principal: str | Refused, proof: bytes) -> None:
+        if principal == self._principal:
+            self._send_auth(self._core.authenticated(proof))
+            return
+        text, reason = "it authenticated again as another user", ReasonCode.NOT_AUTHORIZED
+        if isinstance(principal, Refused):
+            text = principal.text
+            if principal.reason is Reason.LIMIT:
+                reason = ReasonCode.SERVER_BUSY
+        log.info("closing %s (%s): %s", self.peer, self._client_id, text)
+        self._finish(reason=reason)  # [MQTT-4.12.1-2]
+
+    def _send_auth(self, data: bytes) -> None:
+        login = self._login
+        size_max = self.fast_path.sent_bytes_max if login is None else login.packet.packet_bytes_max
+        if size_max is not None and len(data) > size_max:
+            text = "no AUTH is as small as it wants"
+            if self._core.state is State.AUTHENTICATING:
+                self._refuse(ReasonCode.PACKET_TOO_LARGE, text)
+            else:
+                log.info("closing %s (%s): %s", self.peer, self._client_id, text)
+                self._finish(reason=ReasonCode.PACKET_TOO_LARGE)
+        elif self._core.state is State.AUTHENTICATING:
+            self.write(data)
+        else:
+            self.write_answer(data)
+
+    def _authenticates_too_long(self, now: float) -> bool:
+        """Whether an authentication on this running connection should be over: then it ends."""
+        if self._authentication is None or self._authentication.until > now:
+            return False
+        text = "it did not finish its authentication in time"
+        log.info("closing %s (%s): %s", self.peer, self._client_id, text)
+        self._finish(reason=ReasonCode.NOT_AUTHORIZED)
+        return True
+
+    def _next_deadline(self, now: float) -> float | None:
+        """When a running connection has to have said something; None: it need not."""
+        at = None if self._authentication is None else self._authentication.until
+        if not self._keep_alive:
+            return at
+        # What the client says may wait in the kernel's buffers.
+        silent_at = (self.heard_at if self._flow.is_reading else now) + self._keep_alive
+        return silent_at if at is None else min(at, silent_at)
+
+    # --- who it is --------------------------------------------------------------------------
+
     def _known(self, login: Login, principal: str | Refused) -> None:
         """The answer to who the client is; it may come in the call that asked."""
         self._flow.end(LOGIN)
         waited, self._withdraw = self._withdraw is not None, None
         self.shortcut = self.fast_path
         self._forget_early()
-        if self._core.state is not State.ACCEPTING:
+        if self._core.state not in (State.ACCEPTING, State.AUTHENTICATING):
             return  # it did not wait
         try:
             if isinstance(principal, Refused):
@@ -166,6 +300,7 @@ class Connecting(SocketConnection):
     def _log_in(self, login: Login, principal: str) -> Session:
         """From now on the client's own port. Raises Refused."""
         packet = login.packet
+        self._principal = principal
         self._port = self._port.admission.for_principal(principal, login.client_id)
         self._mapping = self._shared.mapping.of(self._port)
         self.fast_path.log_in(self._port, self._mapping)

@@ -126,7 +126,7 @@ class Connection(Connecting):
                 self._look_at_part(end - at)
         elif self.asking:
             return self._keep_ahead(at, end)
-        elif self._core.state is State.WAIT_CONNECT:
+        elif self._core.state in (State.WAIT_CONNECT, State.AUTHENTICATING):
             return self._keep_early(at, end)
         return at
 
@@ -215,11 +215,14 @@ class Connection(Connecting):
             log.info("closing %s: no CONNECT arrived in time", self.peer)
             self._finish()
             return None
-        if not self._flow.is_reading:  # what the client says waits in the kernel's buffers
-            return now + self._keep_alive
-        silent_at = self.heard_at + self._keep_alive
-        if silent_at > now:
-            return silent_at
+        if self._core.state is State.AUTHENTICATING:
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "it did not finish its authentication in time")
+            return None
+        if self._authenticates_too_long(now):
+            return None
+        following = self._next_deadline(now)
+        if following is None or following > now:
+            return following
         self._counters.keep_alives_missed += 1
         log.info("closing %s (%s): keep alive missed", self.peer, self._client_id)
         self._finish(reason=ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -245,8 +248,6 @@ class Connection(Connecting):
             goodbye = self._core.say_goodbye(reason)
             if goodbye:
                 self.write(goodbye)
-        self._forget_early()
-        self._login = None
         if self._has_part:
             self._has_part = False
             self._shared.uploads.reserve(self, 0)
@@ -255,12 +256,7 @@ class Connection(Connecting):
         self.fast_path.session = None
         if session is not None:
             session.disconnect()
-        if self._withdraw is not None:
-            self._withdraw()
-            self._withdraw = None
-        if self._leave is not None:
-            self._leave()
-            self._leave = None
+        self._forget_login()
         if not self.closing:
             self.close()
             self.deadline(self.context.now() + self._limits.close_seconds_max)
@@ -294,7 +290,7 @@ class Connection(Connecting):
             case Disconnect():
                 self._disconnect(event)
             case Authenticate():
-                raise RemoteProtocolError("MQTT-4.12.0-6", "AUTH, though CONNECT had no method")
+                self._authenticate(event)
             case _:
                 raise AssertionError(event)
         return None

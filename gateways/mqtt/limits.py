@@ -30,6 +30,13 @@ class Limits:
     fixed header, its variable one, and five fields (client id, will topic, will, user and password)
     of 65,535 bytes each."""
 
+    auth_bytes_max: int = 8 * KIB
+    """The largest AUTH. A step of SCRAM has some 200 bytes; the rest is for user properties."""
+
+    auth_seconds_max: float = 10.0
+    """How long an authentication on a running connection may take, until it is closed. Before
+    CONNACK `connect_seconds_max` holds."""
+
     early_bytes_max: int = 16 * MIB
     """What clients sent before it was known who they are, over all connections of a listener: a
     CONNECT in part, a large CONNECT, and what came behind one. A client may send a large will, and

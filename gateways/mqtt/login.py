@@ -5,6 +5,8 @@ Rules:
 * A refused CONNECT is answered with a reason (`mapping.CONNECT_REASONS`), before MQTT 5 with the
   return code that comes nearest (`reason_codes.CONNECT_CODES_3`). Why in words goes to the log
   only: it may say more than a stranger should know.
+* A client that names an authentication method [MQTT-4.12.0-5] gets that method in CONNACK, and with
+  it the proof that the server is the one that it takes it for.
 * CONNACK says what differs from what the client asked for: the client id that it was given, the
   session expiry and the keep alive where the server has a bound [MQTT-3.1.2-21], [MQTT-3.2.2-16].
 """
@@ -23,6 +25,8 @@ from polymq.gateways.mqtt.reason_codes import ReasonCode
 
 CONNACK_SIZE_MIN: Final = 5
 """Of MQTT 5, without properties."""
+PROOF_SIZE_MAX: Final = 64
+"""Of what proves the server: SCRAM-SHA-256 has 46 bytes."""
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-22] (5.0)."""
 
@@ -34,15 +38,17 @@ class Login:
         packet: the CONNECT.
         client_id: its own, or the one that the server gave.
         early_bytes: about how much the packet keeps until it is known who sent it.
+        proof: Authentication Data of CONNACK, where CONNECT has an authentication method.
     """
 
-    __slots__ = ("_is_given", "client_id", "early_bytes", "packet")
+    __slots__ = ("_is_given", "client_id", "early_bytes", "packet", "proof")
 
     def __init__(self, packet: Connect, new_client_id: Callable[[], str]) -> None:
         self.packet = packet
         self._is_given = not packet.client_id
         self.client_id = packet.client_id or new_client_id()  # [MQTT-3.1.3-6]
         self.early_bytes = _large_fields(packet)
+        self.proof = b""
 
     def check(self, limits: Limits) -> None:
         """Whether the CONNECT can be carried out at all, whoever sends it. Raises Refused."""
@@ -52,15 +58,18 @@ class Login:
     def reason_of(self, error: Refused) -> ReasonCode:
         """The reason that the client is told."""
         reason = CONNECT_REASONS[error.reason]
-        if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD and self.packet.user is None:
-            return ReasonCode.NOT_AUTHORIZED  # there were no credentials to be bad
+        is_without = self.packet.user is None or self.packet.method is not None
+        if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD and is_without:
+            return ReasonCode.NOT_AUTHORIZED  # there were no such credentials to be bad
         return reason
 
     @property
     def answer_size_min(self) -> int:
         """Bytes of the smallest CONNACK: a client that does not take it cannot be answered."""
-        given = 3 + len(self.client_id.encode()) if self._is_given else 0
-        return CONNACK_SIZE_MIN + given
+        size = 3 + len(self.client_id.encode()) if self._is_given else 0
+        if self.packet.method is not None:
+            size += 3 + len(self.packet.method.encode()) + 3 + PROOF_SIZE_MAX
+        return CONNACK_SIZE_MIN + size
 
     def silence_max(self) -> float:
         """Seconds without a packet after which the client is lost; 0: it need not say anything."""
@@ -71,6 +80,9 @@ class Login:
         if self.packet.level < MQTT_5:
             return {}
         found: dict[Property, Any] = {}
+        if self.packet.method is not None:
+            found[Property.AUTHENTICATION_METHOD] = self.packet.method
+            found[Property.AUTHENTICATION_DATA] = self.proof
         granted = session.expiry_seconds
         if granted != self.packet.expiry_seconds:
             found[Property.SESSION_EXPIRY_INTERVAL] = NEVER if granted is None else granted

@@ -445,6 +445,13 @@ def encode_disconnect(reason: ReasonCode, properties: Mapping[Property, Any] = _
     return _packet(PacketType.DISCONNECT, bytes((reason,)), encode_properties(properties))
 
 
+def encode_auth(reason: ReasonCode, method: str, data: bytes) -> bytes:
+    """AUTH from the server: a step of enhanced authentication, or its good end. It has no reason
+    string and no user property, which could make it too large [MQTT-3.15.2-2], [MQTT-3.15.2-3]."""
+    properties = {Property.AUTHENTICATION_METHOD: method, Property.AUTHENTICATION_DATA: data}
+    return _packet(PacketType.AUTH, bytes((reason,)), encode_properties(properties))
+
+
 def _packet(kind: PacketType, *parts: bytes) -> bytes:
     content = b"".join(parts)
     return bytes((kind << 4,)) + encode_length(len(content)) + content

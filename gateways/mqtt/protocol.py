@@ -10,11 +10,17 @@ Rules:
   (3.1.1 part 3.1.4), and what it sent is handled at once and in order; the answers are held back.
 * Nothing that comes after a refused CONNECT or after DISCONNECT is looked at [MQTT-3.1.4-5].
 
+* Where CONNECT names an authentication method, only AUTH and DISCONNECT may follow before CONNACK
+  [MQTT-3.1.2-30]. Later AUTH may come at any time, and other packets between its steps.
+
 Theory. A connection waits for CONNECT (WAIT_CONNECT), for the caller's decision and its commit
-(ACCEPTING), is OPEN, and is CLOSED in the end. In ACCEPTING and OPEN, packets that come in bulk
-(PUBLISH and the acknowledgements) leave the state as it is, so the kernel takes as many of them as
-the buffer holds into the `Inbox` and they are one event, `PUBLISHES`. All others are events of
-their own. In WAIT_CONNECT the kernel is not used: no PUBLISH is legal there.
+(ACCEPTING), is OPEN, and is CLOSED in the end. With an authentication method it is AUTHENTICATING
+first, until the caller says that it is known who the client is (`authenticated`).
+
+In ACCEPTING and OPEN, packets that come in bulk (PUBLISH and the acknowledgements) leave the state
+as it is, so the kernel takes as many of them as the buffer holds into the `Inbox` and they are one
+event, `PUBLISHES`. All others are events of their own. In the other states the kernel is not used:
+no PUBLISH is legal there.
 """
 
 from __future__ import annotations
@@ -34,10 +40,12 @@ from polymq.gateways.mqtt.packets import (
     FIXED_FLAGS,
     MQTT_3_1_1,
     MQTT_5,
+    Authenticate,
     Connect,
     Packet,
     PacketType,
     decode_packet,
+    encode_auth,
     encode_connack,
     encode_disconnect,
 )
@@ -52,6 +60,7 @@ class State(enum.Enum):
     """Where a connection is in its life."""
 
     WAIT_CONNECT = "waiting for CONNECT"
+    AUTHENTICATING = "CONNECT with a method received, the client not yet known"
     ACCEPTING = "CONNECT received, CONNACK not yet sent"
     OPEN = "connected"
     CLOSED = "closed"
@@ -95,12 +104,14 @@ TRANSITIONS: Final[Mapping[tuple[State, PacketType], State]] = {
     (State.OPEN, PacketType.DISCONNECT): State.CLOSED,
 }
 
-TRANSITIONS_5: Final[Mapping[tuple[State, PacketType], State]] = {
+TRANSITIONS_WITH_METHOD: Final[Mapping[tuple[State, PacketType], State]] = {
     **TRANSITIONS,
-    (State.ACCEPTING, PacketType.AUTH): State.ACCEPTING,
+    (State.AUTHENTICATING, PacketType.AUTH): State.AUTHENTICATING,
+    (State.AUTHENTICATING, PacketType.DISCONNECT): State.CLOSED,
     (State.OPEN, PacketType.AUTH): State.OPEN,
 }
-"""What MQTT 5 has beside them: enhanced authentication."""
+"""Where CONNECT has an authentication method, which only MQTT 5 knows: AUTHENTICATING takes the
+place of ACCEPTING behind CONNECT, until it is known who the client is."""
 
 STEADY: Final = frozenset(
     state for state in State if all(TRANSITIONS.get((state, kind)) is state for kind in BULK)
@@ -225,10 +236,23 @@ class Protocol:
         is_steady: whether PUBLISH packets and acknowledgements may come now, by the table. All that
             reads them without `next_event` has to ask.
         level: of the protocol, from CONNECT on; before that MQTT 3.1.1's.
+        method: the authentication method of CONNECT; None without one.
+        authenticates: whether an exchange of AUTH packets is under way.
         at: up to where the bytes presented last are used.
     """
 
-    __slots__ = ("_held", "_inbox", "_limits", "_transitions", "at", "is_steady", "level", "state")
+    __slots__ = (
+        "_held",
+        "_inbox",
+        "_limits",
+        "_transitions",
+        "at",
+        "authenticates",
+        "is_steady",
+        "level",
+        "method",
+        "state",
+    )
 
     def __init__(self, *, limits: Limits, inbox: Inbox) -> None:
         self._limits = limits
@@ -237,6 +261,8 @@ class Protocol:
         """Answers that wait for CONNACK to go first."""
         self._transitions = TRANSITIONS
         self.level = MQTT_3_1_1
+        self.method: str | None = None
+        self.authenticates = False
         self.at = 0
         self._enter(State.WAIT_CONNECT)
 
@@ -293,11 +319,11 @@ class Protocol:
         if found is None:
             return NEED_DATA
         length, content = found
-        bytes_max = (
-            self._limits.connect_bytes_max
-            if kind is PacketType.CONNECT
-            else self._limits.packet_bytes_max
-        )
+        bytes_max = self._limits.packet_bytes_max
+        if kind is PacketType.CONNECT:
+            bytes_max = self._limits.connect_bytes_max
+        elif kind is PacketType.AUTH:
+            bytes_max = self._limits.auth_bytes_max
         if content - start + length > bytes_max:
             raise RemoteProtocolError(
                 "our limit", f"{kind.name} is too large", ReasonCode.PACKET_TOO_LARGE
@@ -308,8 +334,13 @@ class Protocol:
         self.at = content + length
         if isinstance(packet, Connect):
             self.level = packet.level
-            if packet.level == MQTT_5:
-                self._transitions = TRANSITIONS_5
+            if packet.method is not None:
+                self.method = packet.method
+                self.authenticates = True
+                self._transitions = TRANSITIONS_WITH_METHOD
+                state = State.AUTHENTICATING
+        elif isinstance(packet, Authenticate):
+            self._check_step(packet)
         self._enter(state)
         return packet
 
@@ -325,9 +356,52 @@ class Protocol:
             raise RemoteProtocolError("MQTT-3.1.0-1", f"{kind.name} came before CONNECT")
         if kind is PacketType.CONNECT:
             raise RemoteProtocolError("MQTT-3.1.0-2", "a second CONNECT")
+        if self.state is State.AUTHENTICATING:
+            raise RemoteProtocolError("MQTT-3.1.2-30", f"{kind.name} came before CONNACK")
+        if kind is PacketType.AUTH and self.level == MQTT_5:
+            if self.method is None:
+                raise RemoteProtocolError("MQTT-4.12.0-7", "AUTH, though CONNECT had no method")
+            raise RemoteProtocolError("5.0 part 4.12.1", "AUTH came before CONNACK")
         raise RemoteProtocolError("3.1.1 part 2.2.1", f"a client does not send {kind.name}")
 
+    def _check_step(self, packet: Authenticate) -> None:
+        """Whether the AUTH may come now."""
+        if packet.method != self.method:
+            raise RemoteProtocolError(
+                "MQTT-4.12.0-5" if self.state is State.AUTHENTICATING else "MQTT-4.12.1-1",
+                "AUTH has another method than CONNECT",
+            )
+        begins = packet.reason == ReasonCode.RE_AUTHENTICATE
+        if self.state is State.AUTHENTICATING and begins:
+            raise RemoteProtocolError("MQTT-4.12.0-3", "AUTH with reason code 0x19 before CONNACK")
+        if begins and self.authenticates:
+            raise RemoteProtocolError("5.0 part 4.12.1", "a second authentication within the first")
+        if not begins and not self.authenticates:
+            raise RemoteProtocolError(
+                "5.0 part 4.12.1", "AUTH goes on with an authentication that has not begun"
+            )
+        self.authenticates = True
+
     # --- sending ----------------------------------------------------------------------------
+
+    def challenge(self, data: bytes) -> bytes:
+        """AUTH by which the client goes on [MQTT-4.12.0-2]."""
+        if not self.authenticates or self.state not in (State.AUTHENTICATING, State.OPEN):
+            raise LocalProtocolError(f"AUTH while {self.state.value}")
+        assert self.method is not None
+        return encode_auth(ReasonCode.CONTINUE_AUTHENTICATION, self.method, data)
+
+    def authenticated(self, data: bytes) -> bytes:
+        """It is known who the client is. In OPEN that is an AUTH to it; before CONNACK it is
+        nothing yet: CONNACK has the data."""
+        if not self.authenticates or self.state not in (State.AUTHENTICATING, State.OPEN):
+            raise LocalProtocolError(f"authenticated while {self.state.value}")
+        assert self.method is not None
+        self.authenticates = False
+        if self.state is State.AUTHENTICATING:
+            self._enter(State.ACCEPTING)
+            return b""
+        return encode_auth(ReasonCode.SUCCESS, self.method, data)
 
     def accept(self, *, present: bool, properties: Mapping[Property, object]) -> bytes:
         """CONNACK, and after it the answers that were held back."""
@@ -343,7 +417,7 @@ class Protocol:
     def refuse(self, reason: ReasonCode) -> bytes:
         """CONNACK with a reason that is an error; the caller closes the connection
         [MQTT-3.2.2-5]."""
-        if self.state is not State.ACCEPTING:
+        if self.state not in (State.ACCEPTING, State.AUTHENTICATING):
             raise LocalProtocolError(f"CONNACK while {self.state.value}")
         if reason is ReasonCode.SUCCESS:
             raise LocalProtocolError("a refusal with the code of acceptance")
@@ -358,7 +432,7 @@ class Protocol:
         self.close()
         if self.level < MQTT_5 or state is State.CLOSED or state is State.WAIT_CONNECT:
             return b""
-        if state is State.ACCEPTING:
+        if state in (State.ACCEPTING, State.AUTHENTICATING):
             return encode_connack(self.level, reason)
         return encode_disconnect(reason)
 

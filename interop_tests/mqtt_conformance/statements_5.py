@@ -10,9 +10,6 @@ SERVER, CLIENT, BOTH = Concerns.SERVER, Concerns.CLIENT, Concerns.BOTH
 
 HAS_ALL_QOS: Final = "does not apply: the server supports QoS 1 and 2"
 HAS_RETAINED: Final = "does not apply: the server supports retained messages"
-NO_METHOD: Final = (
-    "the server offers no authentication method, so no exchange of AUTH packets comes about"
-)
 
 STATEMENTS: Final = table(
     # --- 1.5 Data representation -------------------------------------------------------------
@@ -365,19 +362,9 @@ STATEMENTS: Final = table(
     Statement("MQTT-3.14.4-2", BOTH, "The sender of DISCONNECT closes."),
     Statement("MQTT-3.14.4-3", SERVER, "DISCONNECT 0 discards the will."),
     Statement("MQTT-3.15.1-1", BOTH, "AUTH has the flags 0000, and closes with others."),
-    Statement("MQTT-3.15.2-1", BOTH, "AUTH has one of its reason codes.", NO_METHOD),
-    Statement(
-        "MQTT-3.15.2-2",
-        BOTH,
-        "AUTH has no reason string that makes it too large.",
-        NO_METHOD,
-    ),
-    Statement(
-        "MQTT-3.15.2-3",
-        BOTH,
-        "AUTH has no user property that makes it too large.",
-        NO_METHOD,
-    ),
+    Statement("MQTT-3.15.2-1", BOTH, "AUTH has one of its reason codes."),
+    Statement("MQTT-3.15.2-2", BOTH, "AUTH has no reason string that makes it too large."),
+    Statement("MQTT-3.15.2-3", BOTH, "AUTH has no user property that makes it too large."),
     # --- 4 Operation -------------------------------------------------------------------------
     Statement("MQTT-4.1.0-1", BOTH, "A session lasts at least as long as its connection."),
     Statement(
@@ -498,19 +485,14 @@ STATEMENTS: Final = table(
         SERVER,
         "An unknown authentication method closes, after CONNACK 0x8C or 0x87 or not.",
     ),
-    Statement(
-        "MQTT-4.12.0-2",
-        SERVER,
-        "A server's AUTH before CONNACK has the reason 0x18.",
-        NO_METHOD,
-    ),
+    Statement("MQTT-4.12.0-2", SERVER, "A server's AUTH before CONNACK has the reason 0x18."),
     Statement("MQTT-4.12.0-3", CLIENT, "A client's AUTH before CONNACK has the reason 0x18."),
     Statement("MQTT-4.12.0-4", SERVER, "A rejected authentication closes, after a CONNACK or not."),
-    Statement("MQTT-4.12.0-5", BOTH, "AUTH and CONNACK have the method of CONNECT.", NO_METHOD),
+    Statement("MQTT-4.12.0-5", BOTH, "AUTH and CONNACK have the method of CONNECT."),
     Statement("MQTT-4.12.0-6", SERVER, "A client without a method gets neither AUTH nor a method."),
     Statement("MQTT-4.12.0-7", CLIENT, "A client without a method sends no AUTH."),
     Statement("MQTT-4.12.1-1", CLIENT, "A client that authenticates again uses the same method."),
-    Statement("MQTT-4.12.1-2", BOTH, "If that fails, the connection is closed.", NO_METHOD),
+    Statement("MQTT-4.12.1-2", BOTH, "If that fails, the connection is closed."),
     Statement("MQTT-4.13.1-1", SERVER, "Malformed packets and protocol errors close."),
     Statement("MQTT-4.13.2-1", BOTH, "CONNACK and DISCONNECT of 0x80 or more close."),
     # --- 6 WebSocket -------------------------------------------------------------------------

@@ -109,6 +109,10 @@ class SpyPort:
         answer(user or "anonymous")
         return _nothing
 
+    @operation("admission.offers")
+    def offers(self, method: str) -> bool:
+        return False
+
     @operation("admission.listener_principal")
     def listener_principal(self, user: str) -> str:
         return user or "anonymous"

@@ -13,6 +13,7 @@ from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
+from tests.sabotage.of_the_logins import OF_THE_LOGINS
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
@@ -46,6 +47,7 @@ SABOTAGES = (
     *OF_THE_NAMES,
     *OF_THE_SPEED,
     *OF_THE_USERS,
+    *OF_THE_LOGINS,
     *OF_THE_PROPERTIES,
     *OF_THE_REMOTING,
     *OF_THE_RETAINED,

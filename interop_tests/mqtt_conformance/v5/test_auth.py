@@ -1,4 +1,5 @@
-"""AUTH and enhanced authentication (parts 3.15 and 4.12), with a server that offers no method."""
+"""AUTH and enhanced authentication (parts 3.15 and 4.12), without a method, and with one that there
+is not. `test_scram.py` has the exchanges."""
 
 from __future__ import annotations
 

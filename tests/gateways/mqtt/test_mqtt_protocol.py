@@ -13,7 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from interop_tests import mqtt5_wire
 from interop_tests import mqtt_wire as wire
+from interop_tests.mqtt5_wire import P
 from polymq.gateways.mqtt.errors import LocalProtocolError, RemoteProtocolError
 from polymq.gateways.mqtt.fields import encode_length
 from polymq.gateways.mqtt.kernels import codes
@@ -36,7 +38,7 @@ from polymq.gateways.mqtt.protocol import (
     NEED_DATA,
     PUBLISHES,
     TRANSITIONS,
-    TRANSITIONS_5,
+    TRANSITIONS_WITH_METHOD,
     Event,
     Inbox,
     State,
@@ -62,10 +64,13 @@ def load(name: str) -> list[Any]:
     ]
 
 
+WITH_METHOD = mqtt5_wire.connect("c", props=[(P.AUTH_METHOD, "X")])
+
+
 def make_core(state: State = State.WAIT_CONNECT, *, limits: Limits = LIMITS) -> ConnectionCore:
     core = ConnectionCore(limits=limits, inbox=INBOX)
     if state is not State.WAIT_CONNECT:
-        data = wire.connect()
+        data = WITH_METHOD if state is State.AUTHENTICATING else wire.connect()
         core.next_event(data, 0, len(data))
     if state is State.OPEN:
         core.accept(present=False, properties={})
@@ -225,7 +230,10 @@ def test_every_pair_of_state_and_packet(state: State, number: int) -> None:
     """A pair in the table leads where the table says; any other is the client's error."""
     core = make_core(state)
     data = SAMPLES[number]
-    following = TRANSITIONS.get((state, PacketType(number))) if number not in (0, 15) else None
+    following = None
+    if number not in (0, 15):
+        table = TRANSITIONS_WITH_METHOD if state is State.AUTHENTICATING else TRANSITIONS
+        following = table.get((state, PacketType(number)))
     if state is State.CLOSED:
         assert core.next_event(data, 0, len(data)) is NEED_DATA
         assert core.at == len(data)
@@ -250,7 +258,7 @@ def test_the_readme_prints_the_table() -> None:
     states = [state for state in State if state is not State.CLOSED]
     rows = [["packet", *(state.name for state in states)], ["---"] * (len(states) + 1)]
     for kind in PacketType:
-        following = [TRANSITIONS_5.get((state, kind)) for state in states]
+        following = [TRANSITIONS_WITH_METHOD.get((state, kind)) for state in states]
         rows.append([kind.name, *(state.name if state else "error" for state in following)])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows).replace(" --- ", "---")
     root = Path(__file__).resolve().parents[3]

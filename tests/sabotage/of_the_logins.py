@@ -1,0 +1,76 @@
+"""Bugs planted in how clients prove who they are: SCRAM and AUTH packets, imports, tokens."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+SCRAM = "tests/broker/test_scram.py"
+AUTHENTICATION = "tests/gateways/mqtt/test_mqtt_authentication.py"
+PROTOCOL = "tests/gateways/mqtt/test_mqtt_protocol.py"
+
+OF_THE_LOGINS = (
+    Sabotage(
+        name="scram-any-proof",
+        why="whoever knows a user's name is that user",
+        path="broker/accounts/scram.py",
+        old="        if not hmac.compare_digest(found, self.keys.stored_key):\n",
+        new="        if False:\n",
+        tests=(SCRAM,),
+    ),
+    Sabotage(
+        name="scram-any-nonce",
+        why="a proof that was heard is good for another login",
+        path="broker/accounts/scram.py",
+        old="        if not hmac.compare_digest(fields[1][2:], self._nonce):\n",
+        new="        if False:\n",
+        tests=(SCRAM,),
+    ),
+    Sabotage(
+        name="scram-salt-tells-who-is-there",
+        why="a restart tells which users there are: only their salts stay",
+        path="broker/accounts/scram_logins.py",
+        old="        if row is not None:\n",
+        new="        if False:\n",
+        tests=(SCRAM,),
+    ),
+    Sabotage(
+        name="scram-guesses-are-free",
+        why="passwords are guessed by SCRAM, thousands a second",
+        path="broker/accounts/logins.py",
+        old="            self._wrong(attempt, [asked.answer])\n",
+        new="            asked.answer(Refused(Reason.NOT_AUTHENTICATED, WRONG))\n",
+        tests=(SCRAM,),
+    ),
+    Sabotage(
+        name="scram-old-password-still-good",
+        why="an exchange that was begun before a change of the password gets in by the old one",
+        path="broker/accounts/scram_logins.py",
+        old=" and self._keys_of(exchange.user) == exchange.keys\n",
+        new="\n",
+        tests=(SCRAM,),
+    ),
+    Sabotage(
+        name="mqtt-authenticates-as-another",
+        why="a connection passes the next authentication with anybody's password",
+        path="gateways/mqtt/connecting.py",
+        old="        if principal == self._principal:\n",
+        new="        if not isinstance(principal, Refused):\n",
+        tests=(AUTHENTICATION,),
+    ),
+    Sabotage(
+        name="mqtt-exchange-forgotten",
+        why="clients that go within an exchange use up all of them",
+        path="gateways/mqtt/connecting.py",
+        old="        if authentication is not None:\n            authentication.end()\n",
+        new="",
+        tests=(AUTHENTICATION,),
+    ),
+    Sabotage(
+        name="mqtt-publishes-before-it-is-known",
+        why="a stranger publishes before it has proven who it is",
+        path="gateways/mqtt/protocol.py",
+        old="                state = State.AUTHENTICATING\n",
+        new="",
+        tests=(PROTOCOL, AUTHENTICATION),
+    ),
+)
