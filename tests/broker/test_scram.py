@@ -67,6 +67,14 @@ def test_a_last_message_that_proves_nothing(final: bytes) -> None:
         found.finish(FINAL)
 
 
+def test_a_header_that_was_changed_on_the_way_is_noticed() -> None:
+    """The proof is right: it does not cover the header of the first message."""
+    client = ScramClient("user", "pencil", header="y,,")
+    found = exchange(client.first().replace(b"y,,", b"n,,"))
+    with pytest.raises(BadExchange, match="header"):
+        found.finish(client.final(found.challenge))
+
+
 @pytest.mark.parametrize(
     ("first", "words"),
     [

@@ -18,10 +18,10 @@ OF_THE_LOGINS = (
         tests=(SCRAM,),
     ),
     Sabotage(
-        name="scram-any-nonce",
-        why="a proof that was heard is good for another login",
+        name="scram-header-changed-on-the-way",
+        why="who is between client and server takes channel binding out of the first message",
         path="broker/accounts/scram.py",
-        old="        if not hmac.compare_digest(fields[1][2:], self._nonce):\n",
+        old="        if _base64(fields[0][2:]) != self._header:\n",
         new="        if False:\n",
         tests=(SCRAM,),
     ),

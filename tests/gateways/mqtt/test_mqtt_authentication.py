@@ -166,6 +166,17 @@ def test_after_the_next_one_only_the_keep_alive_counts(keep_alive: int) -> None:
     assert peer.is_closed() == bool(keep_alive)
 
 
+@pytest.mark.parametrize("data", [b"bob", b""])
+def test_who_proves_to_be_another_is_closed(data: bytes) -> None:
+    """[MQTT-4.12.1-2], and so is who proves nothing."""
+    broker, port = make()
+    peer = authenticated(broker)
+    peer.send(step(b"first", R.AUTHENTICATE_AGAIN), step(data))
+    assert reads(peer) == [(Kind.AUTH, R.CONTINUE), (Kind.DISCONNECT, R.NOT_AUTHORIZED)]
+    assert peer.is_closed()
+    assert port.all_ended
+
+
 def test_a_step_before_the_last_one_was_answered_closes() -> None:
     broker, port = make()
     peer = authenticated(broker)
