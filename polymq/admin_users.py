@@ -192,7 +192,7 @@ class UserHandlers:
         if name != "anonymous":
             self._users.need(name)
         address = _pattern(query.get("topic"))
-        rules = self._admission.rules_of(name).for_client(name, query.get("client_id"))
+        rules = self._admission.rules_of(name).for_client(query.get("client_id"))
         reads = action is Action.SUBSCRIBE
         decision = (rules.decide_filter if reads else rules.decide)(action, address)
         needs = action

@@ -180,8 +180,9 @@ def permission() -> None:
     SUBJECT is the name of a user, or `role:` and the name of a role. `role:anonymous` stands for
     clients that do not log in. ACTIONS are publish, subscribe, create and admin, separated by
     commas. TOPIC is a pattern: sensors.room1.temp, sensors.*.temp (* is one level), sensors.# (#
-    is all further levels). {user} and {client_id} stand for the user and the MQTT client id of the
-    connection. MQTT's notation, sensors/+/temp, is accepted, too.
+    is all further levels). {user} or %u, and {client_id} or %c, stand for the user and the MQTT
+    client id of the connection, where they are a whole level. MQTT's notation, sensors/+/temp, is
+    accepted, too.
 
     What no rule allows is denied, and a rule that denies takes precedence.
     """

@@ -3,7 +3,7 @@
 A *place* is where messages are: a topic and a tag, written as levels with dots between them
 (`sensors.room1.temp`; part 7 of ARCHITECTURE.md). A rule allows or denies a subject (a user or a
 role) an action on all places that a pattern matches: `*` is one level, `#` at the end is the rest,
-`{user}` and `{client_id}` are the name of who asks.
+`{user}` and `{client_id}` are the name of who asks; `%u` and `%c` are other ways to write them.
 
 Rules of this file:
 
@@ -63,8 +63,12 @@ UNPUBLISHABLE_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 """Topics that only the broker puts messages into; they are read like any other. What follows the
 prefix is the name of a consumer group."""
 
-_NAMES: Final[Mapping[str, str]] = {"{user}": USER, "{client_id}": CLIENT_ID}
-_NAMED: Final[Mapping[str, str]] = {symbol: text for text, symbol in _NAMES.items()}
+_NAMED: Final[Mapping[str, str]] = {USER: "{user}", CLIENT_ID: "{client_id}"}
+_NAMES: Final[Mapping[str, str]] = {
+    **{text: symbol for symbol, text in _NAMED.items()},
+    "%u": USER,
+    "%c": CLIENT_ID,  # as mosquitto and EMQX write them
+}
 _NO_LEVEL: Final = frozenset("./*#+{}")
 
 
@@ -126,7 +130,8 @@ def parse_pattern(text: str) -> Address:
     """A pattern as a person writes it: `sensors.*.temp`, or as MQTT does, `sensors/+/temp`.
 
     A text with a slash is in MQTT's notation: there `.` is an ordinary character and `+` is one
-    level. A topic that has dots in its name is written as its levels.
+    level. A topic that has dots in its name is written as its levels. `%u` and `%c` stand for names
+    only where they are a whole level: `%RETRY%consumers` is a topic like others.
 
     Raises:
         BadPattern: with a sentence for the user.
@@ -303,12 +308,13 @@ class RuleSet:
         user, client_id: what `{user}` and `{client_id}` stand for; None where there is none.
     """
 
-    __slots__ = ("_allows", "_denies", "_rules", "names_clients")
+    __slots__ = ("_allows", "_denies", "_rules", "_user", "names_clients")
 
     def __init__(
         self, rules: Sequence[Rule], *, user: str | None, client_id: str | None = None
     ) -> None:
         self._rules = tuple(rules)
+        self._user = user
         self.names_clients = any(CLIENT_ID in rule.pattern for rule in rules)
         """Whether `{client_id}` occurs: then every connection needs a set of its own."""
         self._allows: dict[Action, list[tuple[Address, Rule]]] = {}
@@ -321,11 +327,11 @@ class RuleSet:
                 by_action = self._allows if allow else self._denies
                 by_action.setdefault(rule.action, []).append((pattern, rule))
 
-    def for_client(self, user: str | None, client_id: str | None) -> RuleSet:
-        """The same rules for one client."""
+    def for_client(self, client_id: str | None) -> RuleSet:
+        """The same rules for one client of the same user."""
         if not self.names_clients or client_id is None:
             return self
-        return RuleSet(self._rules, user=user, client_id=client_id)
+        return RuleSet(self._rules, user=self._user, client_id=client_id)
 
     @property
     def is_empty(self) -> bool:

@@ -105,7 +105,7 @@ class Rights:
         if self._version != self.users.version:
             self._version = self.users.version
             rules = self._admission.rules_of(self.name)
-            self._rules = rules.for_client(self.name, self._client_id)
+            self._rules = rules.for_client(self._client_id)
             self.pace = self._admission.pace_of(self.name, self.now())
             self._logged = _NOTHING
             self._granted.clear()

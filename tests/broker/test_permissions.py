@@ -112,7 +112,22 @@ def test_what_may_be_subscribed_to_may_be_read_message_by_message() -> None:
 
 # --- names ----------------------------------------------------------------------------------
 
-NASTY = ["#", "*", "+", "a.b", "{client_id}", "\x00#", "", ONE_LEVEL, REST, CLIENT_ID, "a/b", "a\n"]
+NASTY = [
+    "#",
+    "*",
+    "+",
+    "a.b",
+    "{client_id}",
+    "%c",
+    "%u",
+    "\x00#",
+    "",
+    ONE_LEVEL,
+    REST,
+    CLIENT_ID,
+    "a/b",
+    "a\n",
+]
 
 
 def ids(count: int) -> Iterator[str]:
@@ -132,7 +147,7 @@ def test_a_client_id_opens_its_own_place_only() -> None:
         for action in (Action.PUBLISH, Action.SUBSCRIBE)
     ]
     for client_id in ids(20_000):
-        made = RuleSet(rules, user="u", client_id=client_id)
+        made = RuleSet(rules, user="u").for_client(client_id)
         for level in (client_id, "b", "#", ONE_LEVEL, REST):
             own = level == client_id and is_level(client_id)
             assert made.decide(Action.PUBLISH, ("devices", level, "x")).allowed == own
@@ -156,6 +171,8 @@ def test_names_are_put_in_as_whole_words() -> None:
     made = RuleSet(rules, user="ann", client_id="d1")
     assert made.decide(Action.PUBLISH, ("fleet", "ann", "d1", "x")).allowed
     assert not made.decide(Action.PUBLISH, ("fleet", "bob", "d1", "x")).allowed
+    nobody = RuleSet(rules, user=None).for_client("d1")
+    assert not nobody.decide(Action.PUBLISH, ("fleet", "anonymous", "d1", "x")).allowed
     nameless = RuleSet(rules, user="ann")
     assert not nameless.decide(Action.PUBLISH, ("fleet", "ann", "d1", "x")).allowed
 
@@ -291,7 +308,11 @@ def test_an_admin_may_everything_else() -> None:
         ("sensors/v1.2/#", ("sensors", "v1/2", REST)),
         ("a.b/c", ("a", "b", "c")),
         ("devices/{client_id}/#", ("devices", CLIENT_ID, REST)),
+        ("devices/%c/#", ("devices", CLIENT_ID, REST)),
+        ("fleet.%u.*", ("fleet", USER, ONE_LEVEL)),
+        ("fleet.x%u", ("fleet", "x%u")),
         ("%DLQ%orders.#", ("%DLQ%orders", REST)),
+        ("%RETRY%consumers.#", ("%RETRY%consumers", REST)),
         ("", None),
         ("a.#.b", None),
         ("a#", None),

@@ -50,6 +50,14 @@ OF_THE_LOGINS = (
         tests=(SCRAM,),
     ),
     Sabotage(
+        name="client-id-widens-a-rule",
+        why="a client that calls itself + may publish where all others may",
+        path="broker/accounts/permissions.py",
+        old="            put = name if is_level(name) else unnamed\n",
+        new='            put = (ONE_LEVEL if name == "+" else name) or unnamed\n',
+        tests=("tests/broker/test_permissions.py",),
+    ),
+    Sabotage(
         name="mqtt-authenticates-as-another",
         why="a connection passes the next authentication with anybody's password",
         path="gateways/mqtt/connecting.py",
