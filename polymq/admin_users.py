@@ -18,7 +18,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from polymq.admin_access import CALLER
-from polymq.broker.accounts import access_keys, audit, quotas
+from polymq.broker.accounts import access_keys, audit, passwords, quotas
 from polymq.broker.accounts.passwords import SALT_BYTES
 from polymq.broker.accounts.permissions import (
     Action,
@@ -80,10 +80,13 @@ class UserHandlers:
 
     async def _add_user(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        body = await _body(request, {"password", "roles"})
+        body = await _body(request, {"password", "hash", "roles"})
         self._users.check_new(name)
         roles = _names(body.get("roles", []), "roles")
-        stored = await self._hash(body.get("password"))
+        if "hash" in body and "password" not in body:
+            stored = _imported(body["hash"])
+        else:
+            stored = await self._hash(body.get("password"))
         position = self._users.add(name, stored, roles)
         audit.note("user added", user=name, roles=" ".join(roles), by=request[CALLER])
         await self._committed(position)
@@ -217,6 +220,13 @@ async def _body(request: web.Request, known: set[str]) -> dict[str, Any]:
         raise Refused(
             Reason.BAD_ARGUMENT, f"send a JSON object with some of: {', '.join(sorted(known))}"
         )
+    return value
+
+
+def _imported(value: object) -> str:
+    """The hash of a password from another broker's file."""
+    if not isinstance(value, str) or not passwords.is_importable(value):
+        raise Refused(Reason.BAD_ARGUMENT, "hash must be of mosquitto's form $6$ or $7$")
     return value
 
 

@@ -11,6 +11,7 @@ import click
 from polymq.admin_client import path_of
 from polymq.cli_access import admin_client, operator_options, read_new_password
 from polymq.cli_access_keys import access_key
+from polymq.cli_imports import import_permissions, import_users
 from polymq.errors import ExitCode
 from polymq.terminal import confirm, echo
 
@@ -40,6 +41,7 @@ def user() -> None:
 
 
 user.add_command(access_key)
+user.add_command(import_users)
 
 
 @user.command("add")
@@ -186,6 +188,9 @@ def permission() -> None:
 
     What no rule allows is denied, and a rule that denies takes precedence.
     """
+
+
+permission.add_command(import_permissions)
 
 
 def _rule(subject: str, actions: str, topic: str) -> dict[str, Any]:

@@ -81,4 +81,20 @@ OF_THE_LOGINS = (
         new="",
         tests=(PROTOCOL, AUTHENTICATION),
     ),
+    Sabotage(
+        name="imported-hash-stays",
+        why="a weak hash of another broker's file stays for ever",
+        path="broker/accounts/logins.py",
+        old="            self._users.renew_hash(user, new)\n",
+        new="            pass\n",
+        tests=("tests/polymq/test_mosquitto_files.py",),
+    ),
+    Sabotage(
+        name="imported-rule-reaches-further",
+        why="a rule for the topic v1.2 is one for everything at v1/2, too",
+        path="polymq/mosquitto_files.py",
+        old='    if "." in levels[0]:\n',
+        new="    if False:\n",
+        tests=("tests/polymq/test_mosquitto_files.py",),
+    ),
 )
