@@ -15,8 +15,10 @@ from polymq.broker.accounts.logins import Hashers, Logins
 from polymq.broker.accounts.owners import Owners
 from polymq.broker.accounts.queue_readers import QueueReaders
 from polymq.broker.accounts.scram_logins import ScramLogins
+from polymq.broker.accounts.token_logins import TokenChecker, TokenLogins
 from polymq.broker.accounts.users import Users
 from polymq.broker.admission.admission import Admission
+from polymq.broker.admission.expiries import Expiries
 from polymq.broker.admission.principal import Anybody
 from polymq.broker.core import Core
 from polymq.broker.delays.delay import Delays
@@ -74,6 +76,7 @@ class Engine:
         session_settings: how long MQTT sessions wait for their clients, and with what.
         hashers: threads for passwords; by default those that read.
         random_bytes: for secrets that last as long as the process.
+        token_checker: what checks tokens in the place of passwords; None: there are none.
         strangers: whether clients are let in while there are no users.
         min_in_sync: how many brokers must have a change of state on their disks before it is
             answered; 1 is this one alone.
@@ -100,6 +103,7 @@ class Engine:
         session_settings: SessionSettings | None = None,
         hashers: Hashers | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        token_checker: TokenChecker | None = None,
         strangers: bool = True,
         min_in_sync: int = 1,
         in_sync: int | None = None,
@@ -171,10 +175,20 @@ class Engine:
             pending_max=core.limits.exchanges_pending_max,
             iterations=core.limits.scram_iterations,
         )
+        token_logins: TokenLogins | None = None
+        if token_checker is not None:
+            token_logins = TokenLogins(
+                users=self.users,
+                logins=self.logins,
+                checker=token_checker,
+                now=lambda: clock_ms() / 1000,
+            )
         self.admission = Admission(
             self.users,
             self.logins,
             self.scram_logins,
+            token_logins,
+            Expiries(scheduler, lambda: clock_ms() / 1000),
             strangers=strangers,
             ports_cached_max=core.limits.ports_cached_max,
         )

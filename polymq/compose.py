@@ -70,6 +70,7 @@ from polymq.servers import LISTENERS, GatewayServer, ManyPorts, check_tls, make_
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
+from polymq.tokens import make_tokens
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
@@ -92,6 +93,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     directory = settings.server.data_directory
     check_settings(settings)
     check_tls(settings)
+    make_tokens(settings.jwt)
     names_credentials(settings)
     try:
         files = files or RealFiles()
@@ -287,6 +289,7 @@ class Node:
             ),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
+            token_checker=make_tokens(settings.jwt),
             header_reader=AmqpHeaders(),
             plain_body=plain_body,
             strangers=is_loopback(settings.server.host) or settings.server.allow_insecure,

@@ -195,6 +195,42 @@ class LoginSettings(Section):
     method."""
 
 
+class JwtSettings(Section):
+    """JSON Web Tokens in the place of passwords, at all listeners. Needs `polymq[jwt]`."""
+
+    secret_file: str = ""
+    """File with the secret that tokens are signed with (HS256): at least 32 bytes, mode 0600. Only
+    one of the three files can be set. If none is, passwords are passwords whatever they look
+    like."""
+    public_key_file: str = ""
+    """PEM file with the public key of who signs tokens: RSA (RS256), P-256 (ES256) or Ed25519
+    (EdDSA)."""
+    jwks_file: str = ""
+    """JSON file with several such public keys (RFC 7517), which tokens name by `kid`."""
+    issuer: str = ""
+    """What the claim `iss` of a token has to be. Required."""
+    audience: str = ""
+    """What the claim `aud` of a token has to be, or has to contain. Required."""
+    user_claim: Annotated[str, Field(min_length=1)] = "sub"
+    """The claim with the name of the user. The user has to exist."""
+    leeway_seconds: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """By how much the clocks of issuer and server may differ: a token holds longer by that."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether tokens are accepted."""
+        return bool(self.secret_file or self.public_key_file or self.jwks_file)
+
+    @model_validator(mode="after")
+    def _whole(self) -> JwtSettings:
+        files = [self.secret_file, self.public_key_file, self.jwks_file]
+        if sum(map(bool, files)) > 1:
+            raise ValueError("set only one of secret_file, public_key_file and jwks_file")
+        if self.enabled and not (self.issuer and self.audience):
+            raise ValueError("issuer and audience have to be set, too")
+        return self
+
+
 class MqttSettings(ListenerSettings):
     """MQTT over TCP and WebSocket. Topic names longer than 32,000 bytes may be refused."""
 
@@ -477,6 +513,7 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     tls: TlsSettings = TlsSettings()
     login: LoginSettings = LoginSettings()
+    jwt: JwtSettings = JwtSettings()
     mqtt: MqttSettings = MqttSettings()
     amqp: AmqpSettings = AmqpSettings()
     http: HttpSettings = HttpSettings()

@@ -12,6 +12,7 @@ Rules:
 * Every connection registers (`enter`), so that it can be told to go: when its user is deleted,
   disabled or gets another password, when the access key that it came with is removed, and all that
   came in while the broker was open when it closes.
+* A connection that logged in by a token ends when the token does (`expiries.py`).
 * When rights change, those who live on them are looked at, at once: connected sessions and
   consumers that may no longer have what they wait for end, and so do members of consumer groups,
   of which a gateway knows (`when_rights_change`). So no delivery is checked.
@@ -20,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -30,13 +32,15 @@ from polymq.broker.accounts.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
 from polymq.broker.accounts.quotas import DEFAULT, Pace, Quotas
 from polymq.broker.accounts.scram import METHOD as SCRAM_SHA_256
 from polymq.broker.accounts.scram_logins import ScramLogins
+from polymq.broker.accounts.token_logins import TokenLogins, TokenPrincipal
 from polymq.broker.accounts.users import Change, Users
+from polymq.broker.admission.expiries import Expiries
 from polymq.broker.admission.permitted_port import PermittedPort
 from polymq.broker.admission.principal import GroupMember, Principal
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.broker import BrokerPort
-from polymq.broker.port.principals import LoginExchange
+from polymq.broker.port.principals import LOGIN_EXPIRED, LoginExchange
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort
@@ -80,6 +84,8 @@ class Admission:
         users: Users,
         logins: Logins,
         scram_logins: ScramLogins,
+        token_logins: TokenLogins | None,
+        expiries: Expiries,
         *,
         strangers: bool,
         ports_cached_max: int,
@@ -88,6 +94,8 @@ class Admission:
         self.users = users
         self._logins = logins
         self._scram_logins = scram_logins
+        self._token_logins = token_logins
+        self._expiries = expiries
         self._strangers = strangers
         self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
         # Keeps ports of those who come for one request.
@@ -118,6 +126,8 @@ class Admission:
                 "login failed", address, user=user or "", reason="no users yet"
             )
             answer(Refused(Reason.NOT_AUTHENTICATED, _NO_USERS))
+        elif password and self._token_logins is not None and self._token_logins.accepts(password):
+            return self._token_logins.check(user, password, address, answer)
         elif user is not None:
             return self._logins.check(user, password or b"", address, answer)
         elif self.users.rule_set(ANONYMOUS).is_empty:
@@ -153,7 +163,7 @@ class Admission:
         """See `AdmissionPort.for_principal`."""
         if self.is_open:
             return self.port
-        if client_id is not None:
+        if client_id is not None or isinstance(principal, TokenPrincipal):
             return self._made(principal, client_id)
         return self._shared(principal)
 
@@ -208,10 +218,13 @@ class Admission:
         self._serial += 1
         serial = self._serial
         self._inside[serial] = _Inside(principal, access_key, expelled)
+        if isinstance(principal, TokenPrincipal):
+            self._expiries.add(serial, principal.expires_at, partial(expelled, LOGIN_EXPIRED))
         if principal is not None and access_key is not None:
             audit.note("login", user=principal, access_key=access_key, address=address)
 
         def leave() -> None:
+            self._expiries.remove(serial)
             if self._inside.pop(serial, None) is not None and principal is not None:
                 left = self._counts[principal] - 1
                 if left:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused
 from polymq.broker.port.values import Address
 
 if TYPE_CHECKING:
     from polymq.broker.port.broker import BrokerPort
+
+
+LOGIN_EXPIRED: Final = "what it logged in with has expired"
+"""Why a connection has to end, as `PrincipalPort.enter` says it: protocols may have a code for
+it."""
 
 
 class LoginExchange(Protocol):
@@ -67,6 +72,9 @@ class AdmissionPort(Protocol):
         """Who is it? `answer` is called once with the principal, or with Refused:
         NOT_AUTHENTICATED, LIMIT (come again). At once or later, for passwords are checked in
         threads and guesses wait: take nothing from the client meanwhile.
+
+        The principal may know when its login ends. So the port has to be asked for with the very
+        value that `answer` was called with.
 
         Args:
             user, password: None where the client named none.

@@ -29,6 +29,7 @@ from functools import partial
 from typing import Final
 
 from polymq.broker.port import (
+    LOGIN_EXPIRED,
     Address,
     BrokerError,
     Position,
@@ -490,7 +491,10 @@ class Connection(Connecting):
     def expelled(self, why: str) -> None:
         """The client may not be here, or have what it subscribed to: close, as if it were lost."""
         log.info("closing %s (%s): %s", self.peer, self._client_id, why)
-        self._finish(reason=ReasonCode.NOT_AUTHORIZED)
+        has_expired = why == LOGIN_EXPIRED
+        self._finish(
+            reason=ReasonCode.MAXIMUM_CONNECT_TIME if has_expired else ReasonCode.NOT_AUTHORIZED
+        )
 
     def taken_over(self) -> None:
         """The session belongs to another connection now: this one ends, as if it had been lost."""
