@@ -97,4 +97,28 @@ OF_THE_LOGINS = (
         new="    if False:\n",
         tests=("tests/polymq/test_mosquitto_files.py",),
     ),
+    Sabotage(
+        name="token-of-anybody",
+        why="whoever has a token is whoever it names itself",
+        path="broker/accounts/token_logins.py",
+        old="            return found[0].user == name\n",
+        new="            return True\n",
+        tests=("tests/broker/test_token_logins.py",),
+    ),
+    Sabotage(
+        name="token-never-ends",
+        why="a connection outlives the token that it came with",
+        path="broker/admission/admission.py",
+        old="        if client_id is not None or isinstance(principal, TokenPrincipal):\n",
+        new="        if client_id is not None:\n",
+        tests=("tests/broker/test_token_logins.py",),
+    ),
+    Sabotage(
+        name="mqtt-expiry-without-its-code",
+        why="a client cannot tell that it needs a new token from that it may not be here",
+        path="gateways/mqtt/connection.py",
+        old="        has_expired = why == LOGIN_EXPIRED\n",
+        new="        has_expired = False\n",
+        tests=("tests/gateways/mqtt/test_mqtt5_client.py",),
+    ),
 )

@@ -10,6 +10,7 @@ import pytest
 from interop_tests import mqtt_wire as wire
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.port import (
+    LOGIN_EXPIRED,
     PUBLISHER_PROPERTY,
     TTL_PROPERTY,
     Reason,
@@ -136,6 +137,16 @@ def test_an_authentication_method_that_there_is_not() -> None:
     peer = Broker().peer(None)
     peer.send(wire.packet(0x10, connect(block(b"\x15" + text("X")))))
     assert peer.receive() == [b"\x20\x03\x00\x8c\x00"]
+    assert peer.is_closed()
+
+
+@pytest.mark.parametrize(("why", "code"), [(LOGIN_EXPIRED, 0xA0), ("it is disabled", 0x87)])
+def test_a_client_whose_login_ends_is_told_why(why: str, code: int) -> None:
+    broker = Broker()
+    peer = connected(broker)
+    peer.link.expelled(why)
+    assert peer.receive() == [disconnect(code)]
+    broker.loop.run()
     assert peer.is_closed()
 
 
