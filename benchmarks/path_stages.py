@@ -17,7 +17,8 @@ from typing import Any, Final
 import polymq.gateways.mqtt.protocol
 from polymq.broker.core import Core
 from polymq.broker.queues.queue import Queue
-from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.broker.sessions.session import MqttSession
+from polymq.broker.sessions.subscription import Subscription
 from polymq.broker.topics.topic import TopicTemplate
 from polymq.core_log.commit_log import CommitLog
 from polymq.gateways.mqtt.connection import Connection as MqttConnection

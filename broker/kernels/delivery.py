@@ -2,7 +2,8 @@
 """From a run that became visible to the client of a live MQTT subscription, and its PUBACK.
 
 One source in two forms: plain Python, and a C extension. `broker/sessions/session.py` has
-the rest of sessions and subscriptions, in classes that inherit from these.
+the rest of sessions, and `subscription.py` that of subscriptions, in classes that inherit from
+these.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from polymq.broker.errors import Refused
 from polymq.broker.pacing.due_groups import DueGroups
@@ -32,7 +32,7 @@ from polymq.broker.state.kinds import StateKind, single
 
 if TYPE_CHECKING:
     from polymq.broker.core import Core
-    from polymq.broker.sessions.session import MqttSession
+    from polymq.broker.port.sessions import SessionLink
 
 SLICE_COUNT: Final = 512
 """Sessions that a start looks at in one iteration of the loop: about two milliseconds."""
@@ -48,7 +48,21 @@ ALIVE_LATE_MS: Final = 15_000
 disk."""
 
 
-class SessionExpiry:
+class Expiring(Protocol):
+    """A session, as far as it matters here: see `session.MqttSession`."""
+
+    number: int
+    link: SessionLink | None
+    asked_seconds: int | None
+    away_ms: int
+    due_ms: int
+    due_group: int
+
+
+S = TypeVar("S", bound=Expiring)
+
+
+class SessionExpiry(Generic[S]):
     """Ends sessions whose time is over.
 
     Args:
@@ -64,20 +78,20 @@ class SessionExpiry:
         self,
         core: Core,
         seconds_max: float,
-        sessions: Mapping[int, MqttSession],
-        end: Callable[[MqttSession], object],
+        sessions: Mapping[int, S],
+        end: Callable[[S], object],
     ) -> None:
         assert seconds_max >= 0
         self._core = core
         self._ms_max = round(1000 * seconds_max)
         self._sessions = sessions
         self._end = end
-        self._waiting: DueGroups[MqttSession] = DueGroups(core.timers, self._are_over)
-        self._over: deque[MqttSession] = deque()  # whose time is over
+        self._waiting: DueGroups[S] = DueGroups(core.timers, self._are_over)
+        self._over: deque[S] = deque()  # whose time is over
         self._ending = False
-        self._gone: dict[MqttSession, None] = {}  # of which the log does not know that yet
+        self._gone: dict[S, None] = {}  # of which the log does not know that yet
         self._noting = False
-        self._connected: dict[MqttSession, None] = {}  # those that would expire otherwise
+        self._connected: dict[S, None] = {}  # those that would expire otherwise
         self._beating = False
         self._alive_ms = 0
         self.expired_count = 0
@@ -110,18 +124,18 @@ class SessionExpiry:
 
     # --- clients come and go ------------------------------------------------------------------
 
-    def time_ms(self, session: MqttSession) -> int | None:
+    def time_ms(self, session: S) -> int | None:
         """How long the session outlives its connection; None: for ever."""
         asked = session.asked_seconds
         if asked is None:
             return self._ms_max or None
         return min(1000 * asked, self._ms_max) if self._ms_max else 1000 * asked
 
-    def is_over(self, session: MqttSession) -> bool:
+    def is_over(self, session: S) -> bool:
         """Whether the time of a session without a connection is over, though it is there yet."""
         return self.time_ms(session) == 0 or 0 < session.due_ms <= self._core.clock_ms()
 
-    def came(self, session: MqttSession) -> None:
+    def came(self, session: S) -> None:
         """The client is there: its session does not expire."""
         self.forget(session)
         if self.time_ms(session) is not None:
@@ -134,7 +148,7 @@ class SessionExpiry:
             except Refused:  # the log takes nothing: a start before it does begins with old news
                 session.away_ms = 0
 
-    def went(self, session: MqttSession) -> None:
+    def went(self, session: S) -> None:
         """The client of a persistent session is gone."""
         self.forget(session)
         time_ms = self.time_ms(session)
@@ -149,7 +163,7 @@ class SessionExpiry:
             self._core.scheduler.call_later(AWAY_SECONDS, self._note_later)
         self._wait(session, self._core.clock_ms(), time_ms)
 
-    def forget(self, session: MqttSession) -> None:
+    def forget(self, session: S) -> None:
         """The session does not wait for its time any more: its client is there, or it has ended."""
         self._gone.pop(session, None)
         self._connected.pop(session, None)
@@ -157,7 +171,7 @@ class SessionExpiry:
         self._waiting.remove(session, session.due_group)
         session.due_group = 0
 
-    def _wait(self, session: MqttSession, since_ms: int, time_ms: int) -> None:
+    def _wait(self, session: S, since_ms: int, time_ms: int) -> None:
         """The session is one of those that end at about the same time."""
         session.due_ms = since_ms + time_ms
         session.due_group = self._waiting.add(session, session.due_ms, time_ms)
@@ -219,11 +233,11 @@ class SessionExpiry:
             lived_ms = min(lived_ms, self._alive_ms + ALIVE_LATE_MS)
         self._begin(iter(list(self._sessions.values())), lived_ms)
 
-    def _begin(self, sessions: Iterator[MqttSession], lived_ms: int) -> None:
+    def _begin(self, sessions: Iterator[S], lived_ms: int) -> None:
         """Let the next sessions wait for their time, those that are not known to be away since the
         server last lived."""
         some = list(islice(sessions, SLICE_COUNT))
-        new: list[MqttSession] = []
+        new: list[S] = []
         for session in some:
             time_ms = self.time_ms(session)
             if session.link is not None or session.due_ms or time_ms is None:
@@ -242,7 +256,7 @@ class SessionExpiry:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def _are_over(self, sessions: Iterable[MqttSession]) -> None:
+    def _are_over(self, sessions: Iterable[S]) -> None:
         """Their time has come."""
         self._over.extend(sessions)
         self._end_soon()
@@ -270,12 +284,12 @@ class SessionExpiry:
             self._over.popleft()
         self._end_soon()
 
-    def _may_end(self, session: MqttSession) -> bool:
+    def _may_end(self, session: S) -> bool:
         """Whether it is there and its time is over: its client may have come back meanwhile."""
         is_there = self._sessions.get(session.number) is session
         return is_there and session.link is None and self.is_over(session)
 
-    def _end_one(self, session: MqttSession) -> None:
+    def _end_one(self, session: S) -> None:
         """A session ends with its connection."""
         try:
             self._end(session)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from polymq.broker.messages.readers import Reading
     from polymq.broker.queues.cursor import Cursor
     from polymq.broker.queues.queue import Queue
-    from polymq.broker.sessions.session import MqttSession, Subscription
+    from polymq.broker.sessions.session import MqttSession
+    from polymq.broker.sessions.subscription import Subscription
 
 UNKNOWN_QOS: Final = 0
 """Of messages whose record was written before records said it."""

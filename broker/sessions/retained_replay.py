@@ -34,7 +34,8 @@ from polymq.broker.topics.retained import Retained, origin_of, position_of
 if TYPE_CHECKING:
     from polymq.broker.core import Core
     from polymq.broker.sessions.owed import Owed
-    from polymq.broker.sessions.session import MqttSession, Subscription
+    from polymq.broker.sessions.session import MqttSession
+    from polymq.broker.sessions.subscription import Subscription
     from polymq.broker.topics.topics import Topics
 
 REPLAYED_AT_ONCE: Final = 4_000

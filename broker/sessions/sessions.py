@@ -35,9 +35,10 @@ from polymq.broker.sessions.flights import (
 )
 from polymq.broker.sessions.options import options_row
 from polymq.broker.sessions.retained_replay import RetainedReplays
-from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.broker.sessions.session import MqttSession
 from polymq.broker.sessions.settings import SessionSettings
 from polymq.broker.sessions.state import SessionState
+from polymq.broker.sessions.subscription import Subscription
 from polymq.broker.sessions.wills import Wills
 from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import Retained
@@ -84,7 +85,9 @@ class Sessions:
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number
         self.filters = self.state.filters
-        self.expiry = SessionExpiry(core, settings.expiry_seconds, self.by_number, self._end)
+        self.expiry: SessionExpiry[MqttSession] = SessionExpiry(
+            core, settings.expiry_seconds, self.by_number, self._end
+        )
         """Ends sessions whose clients stay away."""
         self.wills = Wills(core, topics, self.by_client.get)
 

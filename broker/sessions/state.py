@@ -48,7 +48,8 @@ from polymq.broker.sessions.flights import (
 )
 from polymq.broker.sessions.options import options_of, options_row
 from polymq.broker.sessions.owed import Owed, owed_of
-from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.broker.sessions.session import MqttSession
+from polymq.broker.sessions.subscription import Subscription
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.retained import ENTRY

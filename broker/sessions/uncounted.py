@@ -15,19 +15,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from polymq.broker.core import Core
-from polymq.broker.sessions.flights import SessionGroup
+from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.queue import Queue, Registration
 from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
-
-if TYPE_CHECKING:
-    from polymq.broker.sessions.session import Subscription
 
 PIECE_COUNT: Final = 1024
 """Entries that are counted in one loop iteration for one session: about 20 us."""
 _FLAG_AT: Final = 20  # the highest byte of an entry's store time, whose highest bit is the flag
 _TO_FLAG: Final = bytes(128) + b"\x01" * 128
+
+
+class Reader(Protocol):
+    """A subscription, as far as it matters here: see `subscription.Subscription`."""
+
+    qos: int
+    away_end: int
+    queued_end: int
+    lowered_first: int
+    lowered_end: int
+
+
+class ReaderGroup(Protocol):
+    """Its group, as far as it matters here: see `flights.SessionGroup`."""
+
+    queue: Queue
+    cursor: Cursor
+    registrations: Sequence[Registration]
+
+    @property
+    def subscription(self) -> Reader | None:
+        """None once the client has unsubscribed."""
 
 
 class _Count:
@@ -61,9 +81,9 @@ class Uncounted:
         self._core = core
         self._keeps_qos_0 = keeps_qos_0
         self.reading = False
-        self._counts: dict[SessionGroup, _Count] = {}
+        self._counts: dict[ReaderGroup, _Count] = {}
 
-    def came(self, group: SessionGroup, first: int, count: int, *, counts: bool) -> None:
+    def came(self, group: ReaderGroup, first: int, count: int, *, counts: bool) -> None:
         """Messages became visible at `first`, which count or do not."""
         if group.registrations or group.subscription is None or self._keeps_qos_0:
             return  # what comes while the client is there counts, until that goes away
@@ -79,13 +99,13 @@ class Uncounted:
             if not counts:
                 found.count += count
 
-    def passed(self, group: SessionGroup, count: int) -> None:
+    def passed(self, group: ReaderGroup, count: int) -> None:
         """Their turn came: so many that do not count are gone."""
         found = self._counts.get(group)
         if found is not None:
             found.count = max(0, found.count - count)
 
-    def flags(self, group: SessionGroup, first: int, entries: bytes) -> bytes:
+    def flags(self, group: ReaderGroup, first: int, entries: bytes) -> bytes:
         """One byte for each of the messages from `first` on: 1 if it does not count."""
         count = len(entries) // PRIVATE_ENTRY_SIZE
         subscription = group.subscription
@@ -103,7 +123,7 @@ class Uncounted:
             flags = flags[:low] + b"\x01" * (high - low) + flags[high:]
         return flags + bytes(count - away)
 
-    def count(self, groups: Sequence[SessionGroup], changed: Callable[[], None]) -> int | None:
+    def count(self, groups: Sequence[ReaderGroup], changed: Callable[[], None]) -> int | None:
         """How many of the messages that wait in these groups do not count. None: ask again in a
         later loop iteration.
 
@@ -122,11 +142,11 @@ class Uncounted:
             return None
         return sum(self._count(group) for group in groups)
 
-    def _count(self, group: SessionGroup) -> int:
+    def _count(self, group: ReaderGroup) -> int:
         found = self._counts.get(group)
         return 0 if found is None else found.count
 
-    def _follow(self, groups: Sequence[SessionGroup], changed: Callable[[], None]) -> bool:
+    def _follow(self, groups: Sequence[ReaderGroup], changed: Callable[[], None]) -> bool:
         """Count what was not counted yet, a piece of it at most. Returns whether that is all."""
         room = PIECE_COUNT
         for group in groups:
@@ -148,7 +168,7 @@ class Uncounted:
         return True
 
     def _count_piece(
-        self, group: SessionGroup, found: _Count, count: int, changed: Callable[[], None]
+        self, group: ReaderGroup, found: _Count, count: int, changed: Callable[[], None]
     ) -> int:
         """Count up to so many more. Returns how many; 0 if they are read first."""
         index = group.queue.index
@@ -162,7 +182,7 @@ class Uncounted:
 
     def _took(
         self,
-        group: SessionGroup,
+        group: ReaderGroup,
         found: _Count,
         changed: Callable[[], None],
         first: int,
@@ -174,7 +194,7 @@ class Uncounted:
                 self._add(group, found, first, entries)
             changed()
 
-    def _add(self, group: SessionGroup, found: _Count, first: int, entries: bytes) -> int:
+    def _add(self, group: ReaderGroup, found: _Count, first: int, entries: bytes) -> int:
         flags = self.flags(group, first, entries)
         found.end = first + len(flags)
         found.count += flags.count(1)
@@ -185,11 +205,11 @@ def _do_nothing() -> None:
     """Nobody waits for the count."""
 
 
-def _rule(subscription: Subscription) -> tuple[int, int, int]:
+def _rule(subscription: Reader) -> tuple[int, int, int]:
     return subscription.qos, subscription.queued_end, subscription.lowered_end
 
 
-def _end(group: SessionGroup, subscription: Subscription) -> int:
+def _end(group: ReaderGroup, subscription: Reader) -> int:
     """Where what came while the client was away ends."""
     end = min(group.queue.visible, group.cursor.stop)
     return min(end, subscription.away_end) if group.registrations else end

@@ -98,7 +98,7 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="live-bodies-are-decompressed-at-once",
         why="a session at the tail has no bound on what is decompressed",
-        path="broker/sessions/session.py",
+        path="broker/sessions/subscription.py",
         old="        is_slow = run.meta.rewritten or (",
         new="        is_slow = (",
         tests=("tests/broker/test_compressed_bodies.py",),

@@ -228,7 +228,7 @@ FLIGHTS = (
     Sabotage(
         name="qos-0-waits-behind-others",
         why="a client that comes back gets a flood of what nobody promised",
-        path="broker/sessions/session.py",
+        path="broker/sessions/subscription.py",
         old="offset < self.away_end and not min(self.qos_at(offset), publish_qos(run)):\n",
         new="False:\n",
         tests=(EXPIRY,),
@@ -260,7 +260,7 @@ FLIGHTS = (
     Sabotage(
         name="lowered-subscription-has-no-end",
         why="after a SUBSCRIBE with QoS 0 new messages still come with QoS 1 or 2",
-        path="broker/sessions/session.py",
+        path="broker/sessions/subscription.py",
         old="self.queued_qos if offset < self.queued_end else 0",
         new="self.queued_qos",
         tests=(LOWERED,),

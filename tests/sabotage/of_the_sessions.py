@@ -64,7 +64,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="no-local-forgotten-where-messages-wait",
         why="a bridge gets its own messages back whenever it is slow, and they go in circles",
-        path="broker/sessions/session.py",
+        path="broker/sessions/subscription.py",
         old="            elif self.special and self.is_own(run.meta):\n",
         new="            elif False:\n",
         tests=(OPTIONS,),
@@ -202,7 +202,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-counts-when-it-is-passed-over",
         why="the count of what does not count goes wrong, and a session grows beyond its bound",
-        path="broker/sessions/session.py",
+        path="broker/sessions/subscription.py",
         old="                    self.session.backlog.uncounted.passed(self.group, run.count)\n",
         new="                    pass\n",
         tests=(UNCOUNTED,),

@@ -11,7 +11,8 @@ import pytest
 
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.queues.queue import Group, Registration
-from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.broker.sessions.session import MqttSession
+from polymq.broker.sessions.subscription import Subscription
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.client import Client
