@@ -8,7 +8,7 @@ from polymq.broker.admission.permitted import Permitted
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.sessions import Session, SessionLink
-from polymq.broker.port.values import Address, Position
+from polymq.broker.port.values import Address, Position, pattern_of
 from polymq.broker.sessions.session import MqttSession
 from polymq.core_log.kernels.batch import Batch
 
@@ -78,7 +78,7 @@ class PermittedSessions(Permitted):
 
     def may_read(self, address: Address) -> bool:
         """Whether everything that the filter matches may be read."""
-        return self._principal.may_read(address)
+        return self._principal.may_read(pattern_of(address))
 
     def end_forbidden(self, session: MqttSession, address: Address) -> bool:
         """End a subscription that is not allowed any more, with all that waits for it or is in
@@ -90,7 +90,7 @@ class PermittedSessions(Permitted):
                 "subscription ended",
                 user=self._principal.name,
                 client_id=session.client_id,
-                resource=format_pattern(address),
+                resource=format_pattern(pattern_of(address)),
             )
         self._parts.sessions.unsubscribe(session, address, forget=True)
         return True
@@ -98,7 +98,7 @@ class PermittedSessions(Permitted):
     def check_subscribe(self, session: MqttSession, address: Address) -> None:
         """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
         principal = self._principal
-        principal.check_filter(address)
+        principal.check_filter(pattern_of(address))
         if address not in session.subscriptions:
             count = self._parts.sessions.subscription_counts.get(principal.name, 0)
             principal.check_quota("subscriptions", count, principal.quotas.subscriptions)

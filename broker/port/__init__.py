@@ -92,7 +92,16 @@ from polymq.broker.port.sessions import (
 from polymq.broker.port.storage import StoragePort
 from polymq.broker.port.topics import TopicPort
 from polymq.broker.port.transactions import HalfMessage, HalfMessagePort, Prepared, TransactionPort
-from polymq.broker.port.values import ONE_LEVEL, REST, Address, Position
+from polymq.broker.port.values import (
+    ONE_LEVEL,
+    REST,
+    Address,
+    Position,
+    is_shared,
+    pattern_of,
+    share_name_of,
+    shared_address,
+)
 
 __all__ = [
     "ADDED_BY_CLIENTS",
@@ -177,11 +186,15 @@ __all__ = [
     "header_property",
     "history_of",
     "in_front",
+    "is_shared",
     "mqtt_block",
     "parse_display_name",
+    "pattern_of",
     "read_amqp_content",
     "read_mqtt_content",
     "reply_address",
+    "share_name_of",
+    "shared_address",
     "size_in_front",
     "ttl_property",
     "unique_user_properties",

@@ -189,6 +189,17 @@ class Cursor:
             self._states[start : start + count] = window.translate(_OUTSTANDING_TO_REQUEUED)
         self.requeued_count += outstanding
 
+    def put_back(self, first: int, count: int) -> None:
+        """These are not done with, though they may have been settled: back to their places."""
+        assert first + count <= self.next
+        if first < self.floor:
+            self._states = bytearray(_SETTLED_BYTE * (self.floor - first)) + self._states
+            self.floor = first
+        start = first - self.floor
+        ready = self._states.count(REQUEUED, start, start + count)
+        self._states[start : start + count] = _REQUEUED_BYTE * count
+        self.requeued_count += count - ready
+
     def settle_ready(self, end: int) -> int:
         """Settle everything that waits (purge); what is outstanding stays. Returns the count."""
         count = self.ready_count(end)

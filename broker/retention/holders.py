@@ -1,4 +1,5 @@
-"""What a group is called by people: the name of its queue, or of the client whose session it is.
+"""What a group is called by people: the name of its queue, of the client whose session
+it is, or of a shared subscription.
 
 Slow on purpose: nothing is kept for it, and it is asked when an operator wants to know.
 """
@@ -6,8 +7,10 @@ Slow on purpose: nothing is kept for it, and it is asked when an operator wants 
 from __future__ import annotations
 
 from polymq.broker.exchanges.exchanges import Exchanges
+from polymq.broker.port.values import share_name_of
 from polymq.broker.queues.queue import Group
 from polymq.broker.sessions.flights import SessionGroup
+from polymq.broker.sessions.shares import ShareGroup
 from polymq.core_log.kernels.layout import ENTRY_SIZE
 
 
@@ -17,12 +20,14 @@ def is_ours(group: Group) -> bool:
 
 
 def name_of(group: Group, exchanges: Exchanges) -> tuple[str, str]:
-    """Kind (`queue`, `session`, `system`, `group`) and name."""
+    """Kind (`queue`, `session`, `share`, `system`, `group`) and name."""
     if is_ours(group):
         return "system", "delayed and half messages"
     for name, found in exchanges.queues.items():
         if group in found.group.all_groups():
             return "queue", name
+    if isinstance(group, ShareGroup):
+        return "share", share_name_of(group.address)
     if isinstance(group, SessionGroup) and group.session is not None:
         return "session", group.session.client_id
     return "group", str(group.number)

@@ -281,6 +281,12 @@ class SessionBacklogs:
             return
         for group in list(self._stopped):
             session = group.session
+            is_there = self._queue_store.groups.get(group.number) is group
+            is_stopped = group.cursor.stop != NO_STOP
+            if session is None and is_there and is_stopped and group.delivers:  # of a share
+                end = group.queue.visible
+                self._state.shares.bounds.go_on(group.number, group.cursor, end)
+                continue
             ended = session is None or self._state.by_number.get(session.number) is not session
             ended = ended or self._queue_store.groups.get(group.number) is not group
             if ended or group.subscription is None or group.cursor.stop == NO_STOP:
@@ -526,7 +532,8 @@ class SessionBacklogs:
 
 def _waiting(session: MqttSession) -> list[tuple[SessionGroup, int]]:
     """The groups in which something waits for the session, and how much."""
-    groups = [sub.group for sub in session.subscriptions.values() if sub.durable]
+    own = [sub for sub in session.subscriptions.values() if not sub.is_shared]
+    groups = [sub.group for sub in own if sub.durable]
     counted = [(group, group.ready_count) for group in groups if group is not None]
     return [(group, count) for group, count in counted if count]
 

@@ -67,6 +67,15 @@ class SessionGroup(Group):
         self.subscription: Subscription | None = None
         self._flights: tuple[QueueFlight, ...] = ()
 
+    @property
+    def delivers(self) -> bool:
+        """Whether it has a subscription, or members, for which it goes on."""
+        return self.subscription is not None
+
+    def subscription_of(self, _session: MqttSession) -> Subscription | None:
+        """Whose options say how what is in flight to the session is sent again."""
+        return self.subscription
+
     def arrival_cost(self) -> int:
         """See `Group`."""
         return SESSION_COST if self.registrations and self.number else super().arrival_cost()

@@ -102,6 +102,8 @@ class MqttSession(SessionEnd):
         """Who bounds what waits for it; None where that has no bound."""
         self.backlog: Backlog | None = None
         """What they know of it; None before the first message that counts."""
+        self.shares = False
+        """Whether it had a part in a shared subscription since the start."""
 
     @property
     def clean(self) -> bool:
@@ -134,7 +136,7 @@ class MqttSession(SessionEnd):
     def stores_ids(self) -> bool:
         """See `SessionEnd`. If it does not, it will be asked again."""
         if self._looking or not self.core.writable:
-            self._look_for_room_later()
+            self.look_for_room_later()
             return False
         return True
 
@@ -178,7 +180,7 @@ class MqttSession(SessionEnd):
             position = self.core.journal.write({**op, "n": run.count})
         except Refused:  # the packet ids cannot be stored: back to their places
             group.requeue(offset, run.count)
-            self._look_for_room_later()
+            self.look_for_room_later()
             return
         self._send_when_assigned(position, run, qos, tag, redelivered, retain, identifier)
 
@@ -359,7 +361,8 @@ class MqttSession(SessionEnd):
         """A connection begins, and may have up to `count_max` messages in flight."""
         self.window = self._growth.begin(count_max)
 
-    def _look_for_room_later(self) -> None:
+    def look_for_room_later(self) -> None:
+        """The log takes nothing now: `ready` is called when it may."""
         if not self._looking and not self.core.has_failed():
             self._looking = True
             self.core.scheduler.call_later(self.core.limits.lazy_flush_seconds, self._look_for_room)
@@ -516,6 +519,8 @@ class MqttSession(SessionEnd):
         self.replay = None
         self.resending = None
         self.sessions.wills.connection_ended(self)
+        if self.shares:
+            self.sessions.shares.connection_ended(self)
         if self.clean:
             self.sessions.ended(self)
             return

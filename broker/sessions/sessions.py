@@ -21,7 +21,7 @@ from polymq.broker.moves.moves import QOS2_PROPERTY, rows_of_batch, settling_bat
 from polymq.broker.pacing.sweeping import Sweeper
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.sessions import Session, SessionLink, SubscriptionOptions
-from polymq.broker.port.values import Address, Position
+from polymq.broker.port.values import Address, Position, is_shared, pattern_of
 from polymq.broker.queues.queue import Queue
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.sessions.backlogs import SessionBacklogs
@@ -82,6 +82,7 @@ class Sessions:
         """Persistent sessions by principal."""
         self.state = SessionState(core, queue_store, topics, dead_letters, self)
         self.backlogs = SessionBacklogs(core, settings, self.state, dead_letters.counts)
+        self.shares = self.state.shares
         self.by_client = self.state.by_client
         self.by_number = self.state.by_number
         self.filters = self.state.filters
@@ -254,7 +255,9 @@ class Sessions:
         if address not in session.subscriptions and len(session.subscriptions) >= limit:
             raise Refused(Reason.LIMIT, f"a session has at most {limit} subscriptions")
         if address not in session.subscriptions:
-            self.topics.router.check_room(address)
+            self.topics.router.check_room(pattern_of(address))
+        if is_shared(address):
+            return self.shares.join(session, address, options, self._filter_queue)
         if session.clean:
             existing = session.subscriptions.get(address)
             if existing is not None:
@@ -292,6 +295,8 @@ class Sessions:
         subscription = session.subscriptions.get(address)
         if subscription is None:
             return Position(0)
+        if subscription.is_shared:
+            return self.shares.leave(session, address, forget=forget)
         if not session.clean:
             self.core.check_writable(frees=True)
         if not subscription.durable:
@@ -359,7 +364,7 @@ class Sessions:
                 session.unacked.settle(tag, tag)
                 holder.settle(0, 1)
                 return sent
-            retain, identifier = _sent_options(holder, run)
+            retain, identifier = _sent_options(session, holder, run)
             session.link.send_publishes(
                 run,
                 qos=_sent_qos(holder, publish_qos(run)),
@@ -389,12 +394,14 @@ def _may_read(session: MqttSession, run: RecordRun) -> bool:
     return session.guard is None or session.guard.may_read(address)
 
 
-def _sent_options(holder: QueueFlight | RetainedFlight, run: RecordRun) -> tuple[bool, int]:
+def _sent_options(
+    session: MqttSession, holder: QueueFlight | RetainedFlight, run: RecordRun
+) -> tuple[bool, int]:
     """RETAIN and the Subscription Identifier that a message in flight is sent with: of a queue's
     message, as the subscription has it now."""
     if isinstance(holder, RetainedFlight):
         return True, holder.identifier
-    subscription = holder.group.subscription
+    subscription = holder.group.subscription_of(session)
     if subscription is None:
         return False, 0
     return subscription.sends_retain(run.meta), subscription.options.identifier

@@ -1,4 +1,5 @@
-"""What an operator decides about MQTT sessions whose client is away."""
+"""What an operator decides about MQTT sessions: those whose client is away, and those that share a
+subscription."""
 
 from __future__ import annotations
 
@@ -8,6 +9,12 @@ from typing import Final, Literal
 DROP_OLDEST: Final = "drop_oldest"
 DROP_NEWEST: Final = "drop_newest"
 Overflow = Literal["drop_oldest", "drop_newest"]
+
+ROUND_ROBIN: Final = "round_robin"
+STICKY: Final = "sticky"
+HASH_CLIENT: Final = "hash_client"
+HASH_TOPIC: Final = "hash_topic"
+ShareStrategy = Literal["round_robin", "sticky", "hash_client", "hash_topic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +29,11 @@ class SessionSettings:
         waiting_max: how many messages may wait for a persistent session, over all its
             subscriptions; 0: any number. What is in flight does not count.
         overflow: what gives way when there are more.
+        share_strategy: which member of a shared subscription gets a message (`share_turns.py`).
     """
 
     expiry_seconds: float = 0.0
     keeps_qos_0: bool = False
     waiting_max: int = 0
     overflow: Overflow = DROP_OLDEST
+    share_strategy: ShareStrategy = ROUND_ROBIN

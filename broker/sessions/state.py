@@ -34,7 +34,7 @@ from polymq.broker.moves.dead_letters import DeadLetters
 from polymq.broker.moves.moves import QOS2_PROPERTY
 from polymq.broker.named_queues.rules import QueueRules
 from polymq.broker.port.sessions import SubscriptionOptions
-from polymq.broker.port.values import Address, Position
+from polymq.broker.port.values import Address, Position, is_shared
 from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.settings import PLAIN
@@ -49,6 +49,7 @@ from polymq.broker.sessions.flights import (
 from polymq.broker.sessions.options import options_of, options_row
 from polymq.broker.sessions.owed import Owed, owed_of
 from polymq.broker.sessions.session import MqttSession
+from polymq.broker.sessions.shares import Member, ShareGroup, Shares
 from polymq.broker.sessions.subscription import Subscription
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
@@ -105,6 +106,7 @@ class SessionState:
         self._filter_address: dict[int, Address] = {}  # the same, by the queue's number
         self.retained = RetainedFlights(core, self.by_number)
         """Retained messages in flight."""
+        self.shares = Shares(core, self, sessions.settings)
         self._leaving: dict[SessionGroup, None] = {}
         """Groups whose client has unsubscribed, and which have something in flight."""
         self._unread: dict[Address, None] = {}
@@ -145,6 +147,7 @@ class SessionState:
 
     def _apply_session_end(self, op: Op) -> Touched:
         numbers = (op["n"], *op.get("m", ()))
+        touched = [("session", str(number)) for number in numbers]
         for number in numbers:
             session = self.by_number.pop(number, None)
             if session is None:
@@ -154,21 +157,26 @@ class SessionState:
                 del self.by_client[session.client_id]
             self._sessions.expiry.forget(session)
             self.retained.forget_session(session)
+            touched += self.shares.session_ended(session)
             session.backlogs = None
             session.backlog = None  # it knows the groups, which know the session
             self.core.sweeper.add(self.sweep(session.forget_all()))
-        return [("session", str(number)) for number in numbers]
+        return touched
 
     def sweep(self, subscriptions: Collection[Subscription]) -> Iterator[None]:
         """Take subscriptions of a session that has ended out of memory, in steps (`Sweeper`)."""
         for subscription in subscriptions:
             group = subscription.group
+            if isinstance(subscription, Member):
+                self.shares.part(subscription)
+                yield
+                continue
             if not isinstance(group, SessionGroup) or not subscription.durable:
                 self.topics.router.unsubscribe(subscription.address, subscription)
                 subscription.detach()
                 yield
                 continue
-            _part(group, subscription)
+            subscription.part(group)
             queue = group.queue
             for _ in range(len(queue.groups) // READERS_PER_ENTRY):
                 yield
@@ -204,15 +212,16 @@ class SessionState:
             return []
         queue = self.filters[address].queue
         queue.expiring = True
-        self._let_expire(queue.groups)
+        self.let_expire(queue.groups)
         return [("filter", str(op["n"]))]
 
-    def _let_expire(self, groups: Iterable[Group]) -> None:
+    def let_expire(self, groups: Iterable[Group]) -> None:
+        """Messages of these groups may expire from now on."""
         if not self._restored:
             return
         for group in groups:
-            if isinstance(group, SessionGroup) and group.subscription is None:
-                continue  # it delivers nothing
+            if isinstance(group, SessionGroup) and not group.delivers:
+                continue
             rules = group.rules = QueueRules(self._dead_letters, "", PLAIN, group)
             rules.start_expiring(group)
 
@@ -221,6 +230,8 @@ class SessionState:
         if session is None:
             return []
         address = tuple(op["w"])
+        if is_shared(address):
+            return self.shares.apply_join(session, address, op)
         subscription = session.subscriptions.get(address)
         options = options_of(op, op["q"])
         touched = [("session", str(session.number))]
@@ -232,7 +243,7 @@ class SessionState:
             subscription = Subscription(session, address, options)
             session.subscriptions[address] = subscription
         if op["q"]:
-            _raise_from_0(subscription, op["o"])
+            subscription.raise_from_0(op["o"])
             subscription.queued_qos = 0
         elif subscription.durable and subscription.qos:
             subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
@@ -245,10 +256,10 @@ class SessionState:
                 queue, Cursor(op["o"]), number=op["g"], kind=SessionGroup
             )
             assert isinstance(group, SessionGroup)
-            _join(group, subscription)
+            subscription.join(group)
             touched.append(("group", str(op["g"])))
             if queue.expiring:
-                self._let_expire([group])
+                self.let_expire([group])
         return touched
 
     def _apply_unsubscribe(self, op: Op) -> Touched:
@@ -256,13 +267,15 @@ class SessionState:
         subscription = session.forget(tuple(op["w"])) if session is not None else None
         if session is None or subscription is None:
             return []
+        if isinstance(subscription, Member):
+            return self.shares.apply_leave(session, subscription, op)
         touched = [("session", str(session.number))]
         group = subscription.group
         if not isinstance(group, SessionGroup):
             subscription.detach()
             return touched
         touched.append(("group", str(group.number)))
-        _part(group, subscription)
+        subscription.part(group)
         if op.get("k"):
             self._let_leave(group)
         else:
@@ -277,15 +290,15 @@ class SessionState:
         if session is None or subscription is None or subscription.group is None:
             return []
         old = subscription.group
-        _part(old, subscription)
+        subscription.part(old)
         self._let_leave(old)
         self.core.saw_number(op["g"])
         cursor = Cursor(op["o"])
         group = self.queue_store.group(old.queue, cursor, number=op["g"], kind=SessionGroup)
         assert isinstance(group, SessionGroup)
-        _join(group, subscription)
+        subscription.join(group)
         if old.queue.expiring:
-            self._let_expire([group])
+            self.let_expire([group])
         self.look_for_flown()
         numbers = [str(old.number), str(group.number)]
         return [("session", str(session.number)), *(("group", number) for number in numbers)]
@@ -358,6 +371,7 @@ class SessionState:
         """See `state/kinds.py`."""
         return (
             StateKind("filter", self.row_filter, each(self.load_filter)),
+            self.shares.state_kind(),
             StateKind("group", self._row_group, self._load_groups),
             StateKind("session", self.row, each(self.load)),
         )
@@ -407,6 +421,9 @@ class SessionState:
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
         for address, qos, group_number, *queued in value.get("subs", ()):
+            if is_shared(address):
+                self.shares.load_member(session, tuple(address), qos, group_number)
+                continue
             options = SubscriptionOptions(qos=qos)
             subscription = Subscription(session, tuple(address), options)
             if queued:
@@ -416,10 +433,11 @@ class SessionState:
             session.keep(subscription)
             group = self.queue_store.groups.get(group_number)
             if isinstance(group, SessionGroup):
-                _join(group, subscription)
+                subscription.join(group)
         for address, row in value.get("options", ()):
-            subscription = session.subscriptions[tuple(address)]
-            subscription.set_options(options_of(row, subscription.qos))
+            found = session.subscriptions.get(tuple(address))
+            if found is not None:
+                found.set_options(options_of(row, found.qos))
         for address, *owed in value.get("owed", ()):
             session.subscriptions[tuple(address)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):
@@ -431,7 +449,7 @@ class SessionState:
             elif isinstance(group, SessionGroup):
                 session.unacked.next_tag = tag
                 session.unacked.add(group.flight(qos), first, count)
-                if group.subscription is None:
+                if not group.delivers and not isinstance(group, ShareGroup):
                     group.session = session
                     self._let_leave(group)
         session.unacked.next_tag = value.get("next", 1)
@@ -463,9 +481,7 @@ class SessionState:
             "in": sorted(session.inbound),
             "rel": list(session.releasing),
             "next": session.unacked.next_tag,
-            "subs": [
-                _subscription_row(subscription) for subscription in session.subscriptions.values()
-            ],
+            "subs": [subscription.row() for subscription in session.subscriptions.values()],
             "unacked": [
                 [tag, *_extent_of(holder, offset, count), *_sent_as(holder)]
                 for tag, holder, offset, count in session.unacked.runs()
@@ -495,6 +511,13 @@ class SessionState:
 
     # --- groups without a subscription -----------------------------------------------------
 
+    def end_group(self, group: SessionGroup) -> None:
+        """The group delivers nothing more: it goes, at once or when nothing is in flight of it."""
+        if group.cursor.outstanding_count:
+            self._let_leave(group)
+        else:
+            self._drop_group(group)
+
     def _let_leave(self, group: SessionGroup) -> None:
         """The group goes with the last of what is in flight of it."""
         self._leaving[group] = None
@@ -509,7 +532,8 @@ class SessionState:
     def look_for_flown(self) -> None:
         """End groups without a subscription of which nothing is in flight any more, and filter
         queues that nobody reads, soon."""
-        if (self._leaving or self._unread) and self._restored and not self._looking:
+        some = self._leaving or self._unread or self.shares.unused
+        if some and self._restored and not self._looking:
             self._looking = True
             self.core.scheduler.call_soon(self._end_flown)
 
@@ -521,6 +545,8 @@ class SessionState:
         flown = list(islice(filter(self._has_flown, self._leaving), ENDED_AT_ONCE))
         try:
             self._end_groups(flown)
+            for share in list(islice(self.shares.unused, ENDED_AT_ONCE)):
+                self.shares.end_unused(share)
             for address in list(islice(self._unread, ENDED_AT_ONCE)):
                 self.end_unread(address)
                 self._unread.pop(address, None)
@@ -528,11 +554,13 @@ class SessionState:
             self._looking = True
             core.scheduler.call_later(core.limits.lazy_flush_seconds, self._end_flown)
             return
-        if self._unread or len(flown) == ENDED_AT_ONCE:
+        if self._unread or self.shares.unused or len(flown) == ENDED_AT_ONCE:
             self.look_for_flown()
 
     def _has_flown(self, group: SessionGroup) -> bool:
         """Whether nothing of a group without a subscription is in flight any more."""
+        if isinstance(group, ShareGroup):
+            return not group.cursor.outstanding_count
         return not group.cursor.outstanding_count or not self._is_there(group.session)
 
     def _is_there(self, session: MqttSession | None) -> bool:
@@ -558,7 +586,7 @@ class SessionState:
         for number in op["g"]:
             group = self.queue_store.groups.get(number)
             if isinstance(group, SessionGroup):
-                touched.append(("group", str(number)))
+                touched += [("group", str(number)), ("share", str(number))]
                 if group.session is not None:
                     touched.append(("session", str(group.session.number)))
                 self._drop_group(group)
@@ -572,6 +600,8 @@ class SessionState:
                 if isinstance(holder, QueueFlight) and holder.group is group:
                     unacked.settle(tag, tag + count - 1)
         self._leaving.pop(group, None)
+        if isinstance(group, ShareGroup):
+            self.shares.dropped(group)
         self.queue_store.drop_group(group)
 
     # --- a start --------------------------------------------------------------------------
@@ -581,18 +611,20 @@ class SessionState:
         everything else that was delivered back to its queue."""
         in_flight: dict[SessionGroup, list[tuple[int, int]]] = {}
         for session in self.by_number.values():
-            in_flight.update(_forget_settled(session))
+            for group, stretches in _forget_settled(session).items():
+                in_flight.setdefault(group, []).extend(stretches)
+        self.shares.reopen()
         self._restored = True
         for address, found in self.filters.items():
             if not found.queue.groups:
                 self._unread[address] = None
-            for group in found.queue.groups:
-                assert isinstance(group, SessionGroup)
-                group.cursor.reopen(in_flight.get(group, ()))
-                if group.subscription is None and group not in self._leaving:
-                    self._let_leave(group)
+            for reader in found.queue.groups:
+                assert isinstance(reader, SessionGroup)
+                reader.cursor.reopen(in_flight.get(reader, ()))
+                if not reader.delivers and reader not in self._leaving:
+                    self._let_leave(reader)
             if found.queue.expiring:
-                self._let_expire(found.queue.groups)
+                self.let_expire(found.queue.groups)
         self.look_for_flown()
 
     def forget_settled(self, numbers: Iterable[int]) -> None:
@@ -602,49 +634,6 @@ class SessionState:
             session = self.by_number.get(number)
             if session is not None:
                 _forget_settled(session)
-
-
-def _subscription_row(subscription: Subscription) -> list[Any]:
-    """One subscription, as the session's row has it."""
-    group = subscription.group
-    number = group.number if group is not None and subscription.durable else 0
-    row = [list(subscription.address), subscription.qos, number]
-    if subscription.queued_qos or subscription.lowered_end:
-        row += [subscription.queued_qos, subscription.queued_end]
-    if subscription.lowered_end:
-        row += [subscription.lowered_first, subscription.lowered_end]
-    return row
-
-
-def _raise_from_0(subscription: Subscription, offset: int) -> None:
-    """A subscription that was lowered has another QoS than 0 again for what comes from the offset
-    on. What waits and came meanwhile keeps QoS 0; of two such stretches only the first one."""
-    group = subscription.group
-    if subscription.qos or not subscription.queued_qos or group is None:
-        return
-    first = max(subscription.queued_end, group.cursor.next)
-    left = subscription.lowered_end > group.cursor.next
-    if first < offset and not left:
-        subscription.lowered_first, subscription.lowered_end = first, offset
-
-
-def _join(group: SessionGroup, subscription: Subscription) -> None:
-    """The group is the subscription's."""
-    subscription.queue = group.queue
-    subscription.group = group
-    group.subscription = subscription
-    group.session = subscription.session
-
-
-def _part(group: SessionGroup, subscription: Subscription) -> None:
-    """The group is no longer the subscription's, and delivers nothing more."""
-    if group.rules is not None:
-        group.rules.close()
-        group.rules = None
-    if subscription.registration is not None:
-        subscription.registration.cancel()
-        subscription.registration = None
-    group.subscription = None
 
 
 def _sent_as(holder: QueueFlight | RetainedFlight) -> tuple[int, ...]:

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from polymq.broker.kernels.delivery import publish_qos
 from polymq.broker.kernels.path import Committed
@@ -43,6 +43,9 @@ class Subscription(OptionsEnd):
         "queued_qos",
         "registration",
     )
+
+    is_shared: ClassVar[bool] = False
+    """Whether other sessions have a part in it (`shares.py`)."""
 
     def __init__(
         self, session: MqttSession, address: Address, options: SubscriptionOptions
@@ -127,8 +130,54 @@ class Subscription(OptionsEnd):
                 self.session.send(self, run, self.group, offset, delivery.redelivered)
             offset += run.count
 
+    def wake(self) -> None:
+        """It may get what waits."""
+        if self.registration is not None:
+            self.registration.ready()
+
     def cancelled(self) -> None:
         """Filter queues go only with their last subscription."""
+
+    # --- as the log has it ------------------------------------------------------------------
+
+    def row(self) -> list[Any]:
+        """The subscription, as its session's row has it."""
+        group = self.group
+        number = group.number if group is not None and self.durable else 0
+        row = [list(self.address), self.qos, number]
+        if self.queued_qos or self.lowered_end:
+            row += [self.queued_qos, self.queued_end]
+        if self.lowered_end:
+            row += [self.lowered_first, self.lowered_end]
+        return row
+
+    def raise_from_0(self, offset: int) -> None:
+        """If it was lowered, it has another QoS than 0 again for what comes from the offset on.
+        What waits and came meanwhile keeps QoS 0; of two such stretches only the first one."""
+        group = self.group
+        if self.qos or not self.queued_qos or group is None:
+            return
+        first = max(self.queued_end, group.cursor.next)
+        left = self.lowered_end > group.cursor.next
+        if first < offset and not left:
+            self.lowered_first, self.lowered_end = first, offset
+
+    def join(self, group: SessionGroup) -> None:
+        """The group is its own."""
+        self.queue = group.queue
+        self.group = group
+        group.subscription = self
+        group.session = self.session
+
+    def part(self, group: SessionGroup) -> None:
+        """The group is no longer its own, and delivers nothing more."""
+        if group.rules is not None:
+            group.rules.close()
+            group.rules = None
+        if self.registration is not None:
+            self.registration.cancel()
+            self.registration = None
+        group.subscription = None
 
     # --- as a live target -------------------------------------------------------------------
 
