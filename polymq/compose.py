@@ -302,6 +302,7 @@ class Node:
                 keeps_qos_0=settings.mqtt.queue_qos0_messages,
                 waiting_max=settings.mqtt.session_queue_max,
                 overflow=settings.mqtt.session_queue_overflow,
+                share_strategy=settings.mqtt.shared_subscription_strategy,
             ),
             **self.replication.engine_options,
             disk_settings=DiskSettings(

@@ -98,6 +98,8 @@ def _mqtt_limits(settings: Settings) -> MqttLimits:
         connections_max=settings.mqtt.connections_max,
         inflight_max=settings.mqtt.inflight_max,
         packet_bytes_max=_one_piece_max(settings) + PUBLISH_OVERHEAD_BYTES,
+        shares_subscriptions=settings.mqtt.shared_subscriptions,
+        names_publishers=settings.mqtt.shared_subscription_strategy == "hash_client",
     )
 
 

@@ -275,6 +275,16 @@ class MqttSettings(ListenerSettings):
     """Which messages a full session loses: its oldest messages, or those that arrive before its
     client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for
     it."""
+    shared_subscriptions: bool = True
+    """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}`. If false,
+    such filters are refused (0x9E, before MQTT 5 0x80). Shares that there are go on."""
+    shared_subscription_strategy: Literal["round_robin", "sticky", "hash_client", "hash_topic"] = (
+        "round_robin"
+    )
+    """Which member of a shared subscription gets a message: each in turn; one member as long as it
+    keeps up; or the same one for all messages of a publisher (by its client identifier) or of a
+    topic, as long as the members stay the same and it keeps up. With "hash_client" every message
+    that is published by MQTT is stored with its publisher's client identifier."""
     topic: Annotated[str, AfterValidator(_checked_topic)] = ""
     """The one topic that all MQTT messages are stored in, with their whole MQTT topic as the tag.
     It is meant for fleets whose first topic level is a device. Empty: the first topic level is the

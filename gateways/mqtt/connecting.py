@@ -345,7 +345,7 @@ class Connecting(SocketConnection):
 
     def _connected(self, login: Login, session: Session) -> None:
         self._session = session
-        if session.has_no_local:
+        if session.has_no_local or self._limits.names_publishers:
             self._name_publisher()
         self.proven()
         self._keep_alive = login.silence_max()

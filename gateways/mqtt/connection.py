@@ -314,7 +314,13 @@ class Connection(Connecting):
     def _subscribe(self, packet: Subscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
-        outcome = yield from subscribe(packet, session, self._mapping, self._client_id)
+        outcome = yield from subscribe(
+            packet,
+            session,
+            self._mapping,
+            self._client_id,
+            shares=self._limits.shares_subscriptions,
+        )
         if outcome.no_local:
             self._name_publisher()
         self.fast_path.waiting += 1
@@ -327,7 +333,8 @@ class Connection(Connecting):
         )
 
     def _name_publisher(self) -> None:
-        """From now on the client's messages say that they are its own (No Local)."""
+        """From now on the client's messages say that they are its own: for No Local, and for
+        shared subscriptions that choose by that."""
         self._mapping = self._mapping.naming(self._client_id)
         self.fast_path.log_in(self._port, self._mapping)
 

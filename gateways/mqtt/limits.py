@@ -83,6 +83,13 @@ class Limits:
     """Topic Aliases that a client may set: each keeps a topic name of up to 64 KiB. Mosquitto: 10;
     EMQX: 65,535."""
 
+    shares_subscriptions: bool = True
+    """Whether clients may share subscriptions. If not, a filter `$share/...` is refused."""
+
+    names_publishers: bool = False
+    """Whether every message says which client published it: by that, shared subscriptions choose
+    their members. (Otherwise only those say it whose clients have a subscription with No Local.)"""
+
     topic_levels_max: int = 128
     """Of a topic name or filter: the routing trie is as deep as this. EMQX: 128; Mosquitto: 200."""
 

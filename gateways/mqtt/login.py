@@ -88,7 +88,8 @@ class Login:
             found[Property.SESSION_EXPIRY_INTERVAL] = NEVER if granted is None else granted
         if self._is_given:
             found[Property.ASSIGNED_CLIENT_IDENTIFIER] = self.client_id
-        found[Property.SHARED_SUBSCRIPTION_AVAILABLE] = 0
+        if not limits.shares_subscriptions:
+            found[Property.SHARED_SUBSCRIPTION_AVAILABLE] = 0
         found[Property.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
         found[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_aliases_max
         size_max = self.packet.packet_bytes_max

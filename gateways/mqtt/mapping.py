@@ -21,8 +21,9 @@ Other protocols have names that a topic name must not contain. They are escaped 
 
 `$` topics belong to the server (3.1.1 part 4.7.2): clients may subscribe, never publish, but for
 `$delayed/{seconds}/{topic}` (`delays.py`), which is not a topic but a time and a topic. What they
-publish to `$SYS/...` is acknowledged and dropped, because bridges do (`is_ignored`). To take
-`$share` as an ordinary filter would silently deliver nothing, so it is refused.
+publish to `$SYS/...` is acknowledged and dropped, because bridges do (`is_ignored`). A filter
+`$share/{ShareName}/{filter}` is not a filter but a name and a filter (5.0 part 4.8.2), in every
+version of MQTT.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from polymq.broker.port import (
     Refused,
     RunMeta,
     Template,
+    shared_address,
     ttl_property,
 )
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE
@@ -141,6 +143,26 @@ def is_ignored(topic: bytes) -> bool:
     The standard lets a server decide (3.1.1 part 4.7.2); to refuse would keep the bridge out.
     """
     return topic.startswith(b"$SYS/") or topic == b"$SYS"
+
+
+def is_shared_filter(pattern: str) -> bool:
+    """Whether it is one of a shared subscription, right or wrong."""
+    return pattern == "$share" or pattern.startswith("$share/")
+
+
+def split_shared_filter(pattern: str) -> tuple[str, str]:
+    """The ShareName and the filter in `$share/{ShareName}/{filter}`. Raises Refused: BAD_NAME: one
+    is empty, or the name has `+` or `#` [MQTT-4.8.2-1], [MQTT-4.8.2-2]."""
+    _, name, shared = [*pattern.split("/", 2), "", ""][:3]
+    if not name or "+" in name or "#" in name:
+        raise Refused(
+            Reason.BAD_NAME,
+            "a shared subscription is `$share/{ShareName}/{filter}`; its name has one character or "
+            "more, and neither `+` nor `#`",
+        )
+    if not shared or is_shared_filter(shared):
+        raise Refused(Reason.BAD_NAME, "a shared subscription without a topic filter of its own")
+    return name, shared
 
 
 _Templates = tuple[BoundedCache[bytes, Template], ...]
@@ -294,13 +316,17 @@ class TopicMapping:
     # --- subscribing ------------------------------------------------------------------------
 
     def address(self, pattern: str) -> Address:
-        """A topic filter as the engine's pattern.
+        """A topic filter as the engine's pattern, or as its address of a shared subscription.
 
         Raises:
-            Refused: a shared subscription, or too many levels.
+            Refused: BAD_NAME: too many levels, or a shared subscription without a name or filter.
         """
-        if pattern == "$share" or pattern.startswith("$share/"):
-            raise Refused(Reason.BAD_ARGUMENT, "shared subscriptions are not supported")
+        if not is_shared_filter(pattern):
+            return self._pattern(pattern)
+        name, shared = split_shared_filter(pattern)
+        return shared_address(name, self._pattern(shared))
+
+    def _pattern(self, pattern: str) -> Address:
         self._check_levels(pattern)
         levels = pattern.split("/")
         address: list[str] = []

@@ -3,6 +3,9 @@
 A packet that breaks the protocol changes nothing: all its filters are looked at before the first of
 them is carried out. A filter that is refused has its own code in the answer, and the others are
 carried out [MQTT-3.8.4-6].
+
+Shared subscriptions (`$share/...`) get no retained messages (5.0 part 4.8.2), and cannot be with No
+Local: the member that published a message is as good as any other [MQTT-3.8.3-4].
 """
 
 from __future__ import annotations
@@ -11,8 +14,16 @@ import logging
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from polymq.broker.port import Address, Position, Refused, Session, SubscriptionOptions
-from polymq.gateways.mqtt.mapping import SUBSCRIBE_REASONS, TopicMapping
+from polymq.broker.port import (
+    Address,
+    Position,
+    Refused,
+    Session,
+    SubscriptionOptions,
+    is_shared,
+)
+from polymq.gateways.mqtt.errors import RemoteProtocolError
+from polymq.gateways.mqtt.mapping import SUBSCRIBE_REASONS, TopicMapping, is_shared_filter
 from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
 from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
 
@@ -38,10 +49,21 @@ class Outcome:
 
 
 def subscribe(
-    packet: Subscribe, session: Session, mapping: TopicMapping, client_id: str
+    packet: Subscribe,
+    session: Session,
+    mapping: TopicMapping,
+    client_id: str,
+    *,
+    shares: bool = True,
 ) -> Generator[None, None, Outcome]:
-    """Add or replace the subscriptions of a packet. Raises RemoteProtocolError."""
-    for _ in packet.filters():  # a packet that breaks the protocol changes nothing
+    """Add or replace the subscriptions of a packet. Raises RemoteProtocolError.
+
+    Args:
+        shares: whether subscriptions may be shared.
+    """
+    for asked in packet.filters():  # a packet that breaks the protocol changes nothing
+        if asked.no_local and is_shared_filter(asked.pattern):
+            raise RemoteProtocolError("MQTT-3.8.3-4", "a shared subscription with No Local")
         yield
     outcome = Outcome(session.position)
     refused = 0
@@ -52,6 +74,12 @@ def subscribe(
             retain_as_published=as_published,
             identifier=packet.identifier,
         )
+        if not shares and is_shared_filter(pattern):
+            five = packet.level == MQTT_5
+            not_shared = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            outcome.codes.append(not_shared if five else SUBSCRIBE_FAILURE)
+            yield
+            continue
         try:
             address = mapping.address(pattern)
             since, is_new = session.subscribe(address, options)
@@ -67,7 +95,8 @@ def subscribe(
             outcome.position = max(outcome.position, since)
             outcome.no_local = outcome.no_local or no_local
             outcome.replayed.pop(address, None)
-            if handling == 0 or (handling == 1 and is_new):  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+            wanted = handling == 0 or (handling == 1 and is_new)
+            if wanted and not is_shared(address):  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
                 outcome.replayed[address] = since
         yield
     if refused > 1:
