@@ -53,11 +53,12 @@ class Turns(Generic[P]):
         by_hash: the key of a run, where that chooses the member; else None.
     """
 
-    __slots__ = ("_awake", "_is_sticky", "by_hash")
+    __slots__ = ("_awake", "_is_sticky", "_left", "_rest", "by_hash")
 
     def __init__(self, strategy: ShareStrategy) -> None:
         self._awake: dict[P, None] = {}
         self._is_sticky = strategy == STICKY
+        self._rest = self._left = 0  # of what is dealt out now, and for how many members
         self.by_hash: Callable[[RunMeta], int] | None = _KEYS.get(strategy)
 
     def wake(self, place: P) -> None:
@@ -80,10 +81,14 @@ class Turns(Generic[P]):
                 continue
             if self._is_sticky:
                 return place, min(credit, ready)
-            part = max(1, ready // len(awake))
+            if ready != self._rest or self._left <= 0:
+                self._left = len(awake)
+            count = min(credit, max(1, ready // self._left))
+            self._left -= 1
+            self._rest = ready - count
             del awake[place]
             awake[place] = None
-            return place, min(credit, part)
+            return place, count
         return None
 
     def room(self) -> int:

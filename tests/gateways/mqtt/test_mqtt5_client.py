@@ -53,14 +53,15 @@ def disconnect(reason: int) -> bytes:
 # --- CONNECT ---------------------------------------------------------------------------------
 
 
-def test_connack_says_what_the_server_decided() -> None:
+@pytest.mark.parametrize("shares", [True, False])
+def test_connack_says_what_the_server_decided(shares: bool) -> None:
     """The client id that it made, its limits, and what it does not have."""
-    broker = Broker(limits=Limits(packet_bytes_max=0x1234))
+    broker = Broker(limits=Limits(packet_bytes_max=0x1234, shares_subscriptions=shares))
     peer = broker.peer(None)
     peer.send(wire.packet(0x10, connect(rest=text(""))))
     expected = block(
         b"\x12" + text("made-up-0"),
-        b"\x2a\x00",
+        b"" if shares else b"\x2a\x00",
         b"\x27\x00\x00\x12\x34",
         b"\x22\x00\x40",
     )
@@ -79,7 +80,7 @@ def test_connack_says_what_the_server_decided() -> None:
 )
 def test_connack_is_as_small_as_the_client_wants(size_max: int, connack: bytes) -> None:
     """[MQTT-3.1.2-24]. A client that takes no CONNACK at all is refused, without a word."""
-    broker = Broker(limits=Limits(packet_bytes_max=0x1234))
+    broker = Broker(limits=Limits(packet_bytes_max=0x1234, shares_subscriptions=False))
     peer = broker.peer(None)
     peer.send(wire.packet(0x10, connect(block(b"\x27" + size_max.to_bytes(4, "big")))))
     assert peer.receive() == [wire.packet(0x20, b"\0\0" + connack)]
@@ -367,8 +368,33 @@ def test_refused_filters_are_answered_one_by_one() -> None:
         ("no",): Refused(Reason.FORBIDDEN, "no"),
         ("full",): Refused(Reason.LIMIT, "no"),
     }
-    peer.send(subscribe(1, ("a", 0), ("no", 0), ("full", 0), ("$share/g/a", 0), ("/" * 200, 0)))
+    peer.send(subscribe(1, ("a", 0), ("no", 0), ("full", 0), ("$share//a", 0), ("/" * 200, 0)))
     assert peer.receive() == [b"\x90\x08\x00\x01\x00\x00\x87\x97\x8f\x8f"]
+
+
+def test_shared_subscriptions_may_be_switched_off() -> None:
+    """The right code for the filter, and the others are carried out [MQTT-3.8.4-6]."""
+    peer = connected(Broker(limits=Limits(shares_subscriptions=False)))
+    peer.send(subscribe(1, ("a", 0), ("$share/g/a", 1), ("$share", 1)))
+    assert peer.receive() == [b"\x90\x06\x00\x01\x00\x00\x9e\x9e"]
+    assert [call for call in peer.session.calls if call[0] == "subscribe"] == [
+        ("subscribe", ("a",), 0)
+    ]
+
+
+def test_no_local_cannot_be_shared() -> None:
+    """[MQTT-3.8.3-4]: a protocol error, and nothing of the packet is carried out."""
+    peer = connected(Broker())
+    peer.send(subscribe(1, ("a", 0), ("$share/g/a", 0x04)))
+    assert peer.receive() == [disconnect(0x82)]
+    assert not any(call[0] == "subscribe" for call in peer.session.calls)
+
+
+def test_all_publishers_name_themselves_where_shares_choose_by_that() -> None:
+    broker = Broker(limits=Limits(names_publishers=True))
+    peer = connected(broker)
+    peer.send(publish(b""))
+    assert [dict(found.more)[PUBLISHER_PROPERTY] for found in broker.port.published] == ["c"]
 
 
 def test_unsuback_says_what_was_there() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interop_tests import mqtt_wire as wire
-from polymq.broker.port import ONE_LEVEL, REST, Reason, Refused
+from polymq.broker.port import ONE_LEVEL, REST, Reason, Refused, shared_address
 from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_harness import Broker, Published, SpyPort
 
@@ -362,31 +362,35 @@ def test_acknowledgements_reach_the_session_as_ranges() -> None:
 
 
 def test_suback_waits_for_its_commit_and_retained_messages_follow_it() -> None:
-    """[MQTT-3.8.4-5]: a code per filter, in order; nothing retained for what is refused."""
+    """[MQTT-3.8.4-5]: a code per filter, in order; nothing retained for what is refused, and for
+    what is shared."""
     broker = slow_broker()
     peer = broker.peer()
     peer.session.refused[("b",)] = Refused(Reason.LIMIT, "no more")
     since = broker.port.end + 1
-    peer.send(wire.subscribe(9, ("a/+", 2), ("b", 1), ("$share/g/c", 1), ("#", 0)))
+    peer.send(
+        wire.subscribe(9, ("a/+", 2), ("b", 1), ("$share//c", 1), ("$share/g/c", 1), ("#", 0))
+    )
     assert peer.receive() == []
     assert peer.session.calls[1:] == [
         ("subscribe", ("a", ONE_LEVEL), 2),
+        ("subscribe", shared_address("g", ("c",)), 1),
         ("subscribe", (REST,), 0),
     ]
     broker.port.commit()
-    assert peer.session.calls[3:] == [
+    assert peer.session.calls[4:] == [
         ("replay_retained", ("a", ONE_LEVEL), since),
-        ("replay_retained", (REST,), since + 1),
+        ("replay_retained", (REST,), since + 2),
     ]
     broker.loop.run()
-    assert peer.receive() == [wire.suback(9, 2, 0x80, 0x80, 0)]
+    assert peer.receive() == [wire.suback(9, 2, 0x80, 0x80, 1, 0)]
 
 
 def test_unsuback_answers_also_what_was_never_subscribed() -> None:
     """[MQTT-3.10.4-5]."""
     broker = slow_broker()
     peer = broker.peer()
-    peer.send(wire.unsubscribe(4, "a/#", "$share/g/a"))
+    peer.send(wire.unsubscribe(4, "a/#", "$share//a"))
     assert peer.receive() == []
     broker.port.commit()
     broker.loop.run()

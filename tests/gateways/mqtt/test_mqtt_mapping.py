@@ -8,7 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymq.broker.port import ONE_LEVEL, REST, BrokerPort, Reason, Refused, RunMeta
+from polymq.broker.port import (
+    ONE_LEVEL,
+    REST,
+    BrokerPort,
+    Reason,
+    Refused,
+    RunMeta,
+    pattern_of,
+    shared_address,
+)
 from polymq.broker.routing.patterns import matches
 from polymq.broker.routing.trie import address_of
 from polymq.gateways.mqtt.errors import RemoteProtocolError
@@ -178,10 +187,26 @@ def test_leading_wildcards_leave_the_servers_topics_alone(pattern: str, name: st
     assert matches(mapping.address("$SYS/#"), address_of(*mapping.topic_and_tag("$SYS/x")))
 
 
-@pytest.mark.parametrize("pattern", ["$share", "$share/g/a", "$share/g/#"])
-def test_shared_subscriptions_are_refused(pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "name", "shared"),
+    [("$share/g/a", "g", "a"), ("$share/a b/#", "a b", "#"), ("$share/$share//+", "$share", "/+")],
+)
+def test_a_shared_subscription_is_a_name_and_a_filter(pattern: str, name: str, shared: str) -> None:
+    """Permissions and routing see the filter only."""
+    mapping = make_mapping()
+    address = mapping.address(pattern)
+    assert address == shared_address(name, mapping.address(shared))
+    assert pattern_of(address) == mapping.address(shared)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["$share", "$share/", "$share/g", "$share/g/", "$share//a", "$share/g+/a", "$share/#/a",
+     "$share/g/$share/h/a"],
+)  # fmt: skip
+def test_wrong_shared_subscriptions_are_refused(pattern: str) -> None:
     """An ordinary filter of that name would never match."""
-    with pytest.raises(Refused, match="shared subscriptions"):
+    with pytest.raises(Refused, match="shared subscription"):
         make_mapping().address(pattern)
 
 
