@@ -69,8 +69,21 @@ def queue_probes(engine: Engine) -> list[Probe]:
         ),
         counter(
             "polymq_session_messages_dropped",
-            "Messages that full MQTT sessions lost (mqtt.session_queue_max).",
-            lambda: engine.sessions.backlogs.dropped_count,
+            "Messages that full MQTT sessions and shared subscriptions lost "
+            "(mqtt.session_queue_max).",
+            lambda: (
+                engine.sessions.backlogs.dropped_count + engine.sessions.shares.bounds.dropped_count
+            ),
+        ),
+        gauge(
+            "polymq_mqtt_shared_subscriptions",
+            "Shared subscriptions of MQTT: share names, each with a topic filter.",
+            lambda: len(engine.sessions.shares.by_address),
+        ),
+        gauge(
+            "polymq_mqtt_shared_subscription_members",
+            "Sessions that share subscriptions of MQTT, once for each subscription.",
+            lambda: engine.sessions.shares.member_count,
         ),
         counter(
             "polymq_messages_redelivered",

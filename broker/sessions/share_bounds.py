@@ -12,6 +12,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from polymq.broker.core import Core
 from polymq.broker.errors import Refused
 from polymq.broker.kernels.path import Committed
+from polymq.broker.messages.dead_letter_history import Cause
+from polymq.broker.moves.dead_letters import DeadLetterCounts
 from polymq.broker.port.values import Address, share_name_of
 from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.queues.queue import Queue
@@ -52,8 +54,15 @@ class ShareBounds(Generic[G]):
         dropped_count: messages that shares lost since the start.
     """
 
-    def __init__(self, core: Core, queue_store: QueueStore, settings: SessionSettings) -> None:
+    def __init__(
+        self,
+        core: Core,
+        queue_store: QueueStore,
+        settings: SessionSettings,
+        counts: DeadLetterCounts,
+    ) -> None:
         self._core = core
+        self._counts = counts
         self._queue_store = queue_store
         self._settings = settings
         self._drops_newest = settings.waiting_max > 0 and settings.overflow == DROP_NEWEST
@@ -113,6 +122,7 @@ class ShareBounds(Generic[G]):
         excess = group.ready_count - self._bound(group)
         if excess > 0 and not group.ended:
             count = self._drop(group, min(excess, self._core.limits.pump_count_max))
+            self._counts.given_up[Cause.MAXLEN] += count
             self._left_out(group, count)
             if 0 < count < excess:
                 self._too_long[group] = None

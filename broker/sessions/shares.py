@@ -38,6 +38,7 @@ from polymq.broker.kernels.path import Committed
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.message import Delivery
 from polymq.broker.messages.runs import RunMeta, TakesApart
+from polymq.broker.moves.dead_letters import DeadLetterCounts
 from polymq.broker.port.queues import Consumer
 from polymq.broker.port.sessions import SubscriptionOptions
 from polymq.broker.port.values import Address, Position, pattern_of
@@ -94,6 +95,7 @@ class Member(Subscription):
         self.queue = share.queue
         session.shares = True
         share.members[session] = self
+        share.shares.member_count += 1
         share.members_changed()
 
     @property
@@ -386,9 +388,16 @@ class Shares:
         by_number: all, by the numbers of their groups.
         unused: those that have no member any more, and have not ended yet.
         bounds: bounds what waits for them.
+        member_count: members of all shares.
     """
 
-    def __init__(self, core: Core, state: SessionState, settings: SessionSettings) -> None:
+    def __init__(
+        self,
+        core: Core,
+        state: SessionState,
+        settings: SessionSettings,
+        counts: DeadLetterCounts,
+    ) -> None:
         self._core = core
         self._state = state
         self.queue_store = state.queue_store
@@ -396,15 +405,11 @@ class Shares:
         self.by_address: dict[Address, ShareGroup] = {}
         self.by_number: dict[int, ShareGroup] = {}
         self.unused: dict[ShareGroup, None] = {}
-        self.bounds: ShareBounds[ShareGroup] = ShareBounds(core, self.queue_store, settings)
+        self.member_count = 0
+        self.bounds: ShareBounds[ShareGroup] = ShareBounds(core, self.queue_store, settings, counts)
         core.journal.handle("share+", self._apply_begin)
         core.journal.handle("share-", self._apply_end)
         core.journal.handle("back", self._apply_back)
-
-    @property
-    def member_count(self) -> int:
-        """Members of all shares."""
-        return sum(len(group.members) for group in self.by_address.values())
 
     # --- members come and go ----------------------------------------------------------------
 
@@ -496,6 +501,7 @@ class Shares:
             member.registration = None
         if group.members.get(member.session) is member:
             del group.members[member.session]
+            self.member_count -= 1
             group.members_changed()
         if not group.members and not group.ended:
             self.unused[group] = None

@@ -106,7 +106,7 @@ class SessionState:
         self._filter_address: dict[int, Address] = {}  # the same, by the queue's number
         self.retained = RetainedFlights(core, self.by_number)
         """Retained messages in flight."""
-        self.shares = Shares(core, self, sessions.settings)
+        self.shares = Shares(core, self, sessions.settings, dead_letters.counts)
         self._leaving: dict[SessionGroup, None] = {}
         """Groups whose client has unsubscribed, and which have something in flight."""
         self._unread: dict[Address, None] = {}
