@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
+from polymq.broker.accounts.bans import Bans
 from polymq.broker.accounts.logins import Hashers, Logins
 from polymq.broker.accounts.owners import Owners
 from polymq.broker.accounts.queue_readers import QueueReaders
@@ -18,6 +19,7 @@ from polymq.broker.accounts.scram_logins import ScramLogins
 from polymq.broker.accounts.token_logins import TokenChecker, TokenLogins
 from polymq.broker.accounts.users import Users
 from polymq.broker.admission.admission import Admission
+from polymq.broker.admission.connections import Connections, ConnectionSettings
 from polymq.broker.admission.expiries import Expiries
 from polymq.broker.admission.principal import Anybody
 from polymq.broker.core import Core
@@ -74,6 +76,7 @@ class Engine:
         topic_defaults: the settings of topics for which nothing else was chosen.
         disk_settings: how much of the disk is kept free, and what happens then.
         session_settings: how long MQTT sessions wait for their clients, and with what.
+        connection_settings: the limits of MQTT connections.
         hashers: threads for passwords; by default those that read.
         random_bytes: for secrets that last as long as the process.
         token_checker: what checks tokens in the place of passwords; None: there are none.
@@ -101,6 +104,7 @@ class Engine:
         topic_defaults: TopicSettings | None = None,
         disk_settings: DiskSettings | None = None,
         session_settings: SessionSettings | None = None,
+        connection_settings: ConnectionSettings | None = None,
         hashers: Hashers | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         token_checker: TokenChecker | None = None,
@@ -125,7 +129,8 @@ class Engine:
             plain_body=plain_body,
         )
         queue_store = self.queue_store = QueueStore(core)
-        self.retained = Retained(core.limits.retained_max)
+        self.retained = Retained(core.limits.retained_max, core.limits.retained_bytes_max)
+        core.journal.handle("retained-", self.retained.apply_clear)
         defaults = topic_defaults or TopicSettings()
         topics = self.topics = Topics(core, queue_store, self.retained, defaults)
         if header_reader is not None:
@@ -183,12 +188,18 @@ class Engine:
                 checker=token_checker,
                 now=lambda: clock_ms() / 1000,
             )
+        self.bans = Bans(core)
+        self.connections = Connections(
+            self.bans, connection_settings or ConnectionSettings(), clock_ms=clock_ms
+        )
         self.admission = Admission(
             self.users,
             self.logins,
             self.scram_logins,
             token_logins,
             Expiries(scheduler, lambda: clock_ms() / 1000),
+            self.bans,
+            self.connections,
             strangers=strangers,
             ports_cached_max=core.limits.ports_cached_max,
         )
@@ -262,6 +273,7 @@ class Engine:
                 sessions.wills,
                 self.retained,
                 self.users,
+                self.bans,
                 self.documents,
             ),
             *(self.groups, self.retention),

@@ -36,6 +36,8 @@ class Reason(enum.Enum):
     BAD_ARGUMENT = "bad argument"
     TOO_LARGE = "too large"
     LIMIT = "a limit is reached"
+    BANNED = "on the ban list"
+    RATE = "too many new connections"
     READ_ONLY = "the broker is read-only"
     STORAGE_FULL = "the disk is full"
 

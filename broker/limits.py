@@ -70,6 +70,9 @@ class Limits:
     """Bytes likewise: about what a transport takes before it pauses."""
     retained_max: int = 1_000_000
     """Retained messages; each is a place in the log and about 300 bytes of memory."""
+    retained_bytes_max: int = 0
+    """Bytes in the log of all retained messages together, which retention copies forward; 0: as
+    many as the disk has room for."""
     document_bytes_max: int = 64 * 1024
     """One stored setting of a gateway, as JSON."""
     unflushed_bytes_pause: int = 32 * 1024 * 1024
@@ -130,6 +133,9 @@ class Limits:
     timer_sleep_seconds_max: float = 1.0
     """How late a timer may be after the wall clock was set forward: while any waits, the clock is
     looked at once a second, which takes microseconds."""
+    bans_max: int = 10_000
+    """Entries of the ban list, about 1 KiB each at most. Networks take the place of many
+    addresses."""
     users_max: int = 100_000
     """A user per device of a large fleet; each is about 300 bytes."""
     access_keys_per_user_max: int = 8

@@ -73,6 +73,8 @@ class Context(Iteration):
         self._closed = False
         self.on_ended: Callable[[SocketConnection], None] | None = None
         """Called when a socket is gone and nobody needs its connection any more."""
+        self.accepts: Callable[[str], bool] | None = None
+        """Whether new connections from an address, without its port, are accepted; None: all."""
         self._plane: Plane | None = None  # made when it is first needed: it needs a real loop
         self._with_plane = plane and CompiledPlane is not None
 

@@ -124,7 +124,11 @@ class Listener:
     def admit(
         self, factory: Callable[[], SocketConnection], address: str
     ) -> SocketConnection | None:
-        """A connection for a new socket of this remote address; None if there are too many."""
+        """A connection for a new socket of this remote address; None if there are too many, or the
+        address is not accepted."""
+        accepts = self._context.accepts
+        if accepts is not None and not accepts(address):
+            return None
         connection = self.roster.admit(factory, address)
         if connection is not None:
             connection.roster = self.roster

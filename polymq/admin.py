@@ -19,7 +19,9 @@ import prometheus_client
 from aiohttp import web
 
 from polymq.admin_access import Access, named_topic
+from polymq.admin_bans import BanHandlers
 from polymq.admin_connections import AdminConnection, problem
+from polymq.admin_mqtt import MqttHandlers
 from polymq.admin_queries import QueryHandlers
 from polymq.admin_users import UserHandlers
 from polymq.broker.engine import Engine
@@ -51,6 +53,8 @@ STATUS: Final = {
     Reason.BAD_ARGUMENT: 400,
     Reason.TOO_LARGE: 413,
     Reason.LIMIT: 409,
+    Reason.BANNED: 403,
+    Reason.RATE: 429,
     Reason.READ_ONLY: 503,
     Reason.STORAGE_FULL: 507,
 }
@@ -69,6 +73,8 @@ class AdminServer:
         store: the values of `/store`: the log, its disk, and who holds the oldest segment.
         more: routes of other parts of the server.
         share: how many connections there may be.
+        mqtt_topic: the setting `mqtt.topic`.
+        connections: all connections of the listeners for clients.
     """
 
     def __init__(
@@ -81,6 +87,8 @@ class AdminServer:
         store: Callable[[], dict[str, Any]],
         more: Iterable[web.RouteDef] = (),
         share: Share,
+        mqtt_topic: str = "",
+        connections: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         self.roster: Roster[AdminConnection] = Roster(
             share, close=AdminConnection.abort, now=time.monotonic
@@ -88,6 +96,8 @@ class AdminServer:
         self._port = engine.port
         self._access = Access(port=engine.port, admission=engine.admission, token=token)
         self._users = UserHandlers(engine, self._committed)
+        self._mqtt = MqttHandlers(engine, self._committed, mqtt_topic)
+        self._bans = BanHandlers(engine, self._committed, connections)
         self._registry = registry
         self._health = health
         self._store = store
@@ -114,6 +124,8 @@ class AdminServer:
                 web.patch("/topics/{name}", self._patch_topic),
                 web.delete("/topics/{name}", self._delete_topic),
                 *self._users.routes(),
+                *self._mqtt.routes(),
+                *self._bans.routes(),
                 *self._more,
                 *QueryHandlers(self._port).routes(),
                 unknown(_refuse_unknown),

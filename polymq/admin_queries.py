@@ -52,13 +52,18 @@ class QueryHandlers:
         return web.Response(body=records, content_type=RECORDS)
 
     async def _show(self, request: web.Request) -> web.Response:
-        position = position_of(request.match_info["place"])
-        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._port.queries.by_position(position, lambda _topic, record: _set(answer, record))
-        record = await _wait(answer)
-        if not record:
-            raise Refused(Reason.NOT_FOUND, f"there is no message at position {position}")
+        record = await fetch_record(self._port, position_of(request.match_info["place"]))
         return web.Response(body=record, content_type=RECORDS)
+
+
+async def fetch_record(port: BrokerPort, position: int) -> bytes:
+    """The record at a position. Raises Refused: NOT_FOUND, READ_ONLY (the disk is slow)."""
+    answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    port.queries.by_position(position, lambda _topic, record: _set(answer, record))
+    record = await _wait(answer)
+    if not record:
+        raise Refused(Reason.NOT_FOUND, f"there is no message at position {position}")
+    return record
 
 
 def position_of(text: str) -> int:

@@ -30,6 +30,10 @@ ELSEWHERE: Final = {
     "message": "polymq.cli_client",
     "user": "polymq.cli_users",
     "permission": "polymq.cli_users",
+    "mqtt": "polymq.cli_mqtt",
+    "session": "polymq.cli_mqtt",
+    "retained": "polymq.cli_mqtt",
+    "ban": "polymq.cli_ban",
     "store": "polymq.cli_client",
     "broker": "polymq.cli_broker",
 }

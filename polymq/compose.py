@@ -66,7 +66,14 @@ from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term
 from polymq.replication_settings import check_settings
 from polymq.roster_metrics import Rosters, roster_probes
 from polymq.segment_size import say_size, segment_bytes_of
-from polymq.servers import LISTENERS, GatewayServer, ManyPorts, check_tls, make_mqtt_websocket
+from polymq.servers import (
+    LISTENERS,
+    GatewayServer,
+    ManyPorts,
+    check_tls,
+    connection_settings,
+    make_mqtt_websocket,
+)
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
 from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
@@ -239,6 +246,7 @@ class Node:
             self._engine = self._make_engine(context, workers, hashers)
         except StoreError as error:
             raise Failure(_code_of(error), str(error)) from error
+        context.accepts = self._engine.bans.accepts
         self._stack.append(self._engine.core.timers.stop)  # before the threads that they use
         self._engine.core.when_failed(self._storage_failed)
         flusher = self._store.flusher.fileno()
@@ -286,6 +294,8 @@ class Node:
             limits=EngineLimits(
                 subscriptions_per_session_max=settings.mqtt.subscriptions_max,
                 scram_iterations=settings.login.scram_iterations,
+                retained_max=settings.mqtt.retained_max,
+                retained_bytes_max=settings.mqtt.retained_bytes_max,
             ),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
@@ -304,6 +314,7 @@ class Node:
                 overflow=settings.mqtt.session_queue_overflow,
                 share_strategy=settings.mqtt.shared_subscription_strategy,
             ),
+            connection_settings=connection_settings(settings),
             **self.replication.engine_options,
             disk_settings=DiskSettings(
                 reserve_bytes=settings.storage.disk_reserve_bytes,
@@ -478,6 +489,8 @@ class Node:
             store=lambda: store_value(self._engine, self._store, str(directory / CUT_DIRECTORY)),
             more=replication_routes(self.replication),
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
+            mqtt_topic=self._settings.mqtt.topic,
+            connections=self._client_connections,
         )
         self._admin = admin
         self._stack.append(self._close_admin)
@@ -492,6 +505,11 @@ class Node:
         elif admin is not None:
             self._admin = None
             await admin.stop()
+
+    def _client_connections(self) -> list[Any]:
+        """All connections of the listeners for clients."""
+        servers = self._servers.values()
+        return [c for server in servers for roster in server.rosters for c in roster.connections]
 
     # --- what operators see ---------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
+from polymq.broker.admission.connections import ConnectionSettings
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
 from polymq.metrics import metrics_route
@@ -97,9 +98,23 @@ def _mqtt_limits(settings: Settings) -> MqttLimits:
     return Limits(
         connections_max=settings.mqtt.connections_max,
         inflight_max=settings.mqtt.inflight_max,
+        topic_levels_max=settings.mqtt.topic_levels_max,
         packet_bytes_max=_one_piece_max(settings) + PUBLISH_OVERHEAD_BYTES,
         shares_subscriptions=settings.mqtt.shared_subscriptions,
         names_publishers=settings.mqtt.shared_subscription_strategy == "hash_client",
+    )
+
+
+def connection_settings(settings: Settings) -> ConnectionSettings:
+    """The limits of MQTT connections."""
+    mqtt = settings.mqtt
+    return ConnectionSettings(
+        per_address_max=mqtt.connections_per_address_max,
+        per_second=mqtt.connects_per_second_max,
+        per_address_per_second=mqtt.connects_per_second_per_address_max,
+        flapping_count=mqtt.flapping_count,
+        flapping_window_seconds=mqtt.flapping_window_seconds,
+        flapping_ban_seconds=mqtt.flapping_ban_seconds,
     )
 
 

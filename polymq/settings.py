@@ -285,6 +285,34 @@ class MqttSettings(ListenerSettings):
     keeps up; or the same one for all messages of a publisher (by its client identifier) or of a
     topic, as long as the members stay the same and it keeps up. With "hash_client" every message
     that is published by MQTT is stored with its publisher's client identifier."""
+    topic_levels_max: Annotated[int, Field(ge=1, le=128)] = 128
+    """How many levels a topic name or topic filter may have. A filter with more is refused (0x8F in
+    MQTT 5, 0x80 before), and a message to a topic name with more is not stored."""
+    retained_max: PositiveInt = 1_000_000
+    """How many retained messages there may be. A message with RETAIN that would be one more is
+    refused (0x97 in MQTT 5)."""
+    retained_bytes_max: Annotated[int, Field(ge=0)] = 0
+    """How many bytes of the log all retained messages may have together. A message with RETAIN that
+    would exceed it is refused (0x97 in MQTT 5). 0: no limit."""
+    connections_per_address_max: Annotated[int, Field(ge=0)] = 0
+    """How many clients of one address may be connected at a time; IPv6 addresses of one /64 count
+    as one. Further ones are refused (0x97). 0: no limit. The quota `connections` limits the clients
+    of one user."""
+    connects_per_second_max: Seconds = 0
+    """How many clients may connect in a second, in all. Further ones are refused (0x9F; before MQTT
+    5, return code 3), before their password is checked. As many may come at once as in a second. 0:
+    no limit."""
+    connects_per_second_per_address_max: Seconds = 0
+    """The same for the clients of one address."""
+    flapping_count: Annotated[int, Field(ge=0)] = 0
+    """How many connections of one client identifier may end within `mqtt.flapping_window_seconds`.
+    At this number the client is kept out for `mqtt.flapping_ban_seconds` (0x8A; before MQTT 5,
+    return code 5), which a restart ends. 0: clients are not watched, because devices that connect
+    for one message and disconnect are common. EMQX's number is 15."""
+    flapping_window_seconds: Annotated[float, Field(gt=0)] = 60
+    """See `mqtt.flapping_count`."""
+    flapping_ban_seconds: Annotated[float, Field(gt=0)] = 300
+    """See `mqtt.flapping_count`."""
     topic: Annotated[str, AfterValidator(_checked_topic)] = ""
     """The one topic that all MQTT messages are stored in, with their whole MQTT topic as the tag.
     It is meant for fleets whose first topic level is a device. Empty: the first topic level is the

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from polymq.broker.accounts import audit
+from polymq.broker.accounts.bans import USER, Ban, Bans
 from polymq.broker.accounts.login_lines import Answer
 from polymq.broker.accounts.logins import WRONG, Logins
 from polymq.broker.accounts.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
@@ -34,6 +35,7 @@ from polymq.broker.accounts.scram import METHOD as SCRAM_SHA_256
 from polymq.broker.accounts.scram_logins import ScramLogins
 from polymq.broker.accounts.token_logins import TokenLogins, TokenPrincipal
 from polymq.broker.accounts.users import Change, Users
+from polymq.broker.admission.connections import Connections
 from polymq.broker.admission.expiries import Expiries
 from polymq.broker.admission.permitted_port import PermittedPort
 from polymq.broker.admission.principal import GroupMember, Principal
@@ -86,11 +88,16 @@ class Admission:
         scram_logins: ScramLogins,
         token_logins: TokenLogins | None,
         expiries: Expiries,
+        bans: Bans,
+        connections: Connections,
         *,
         strangers: bool,
         ports_cached_max: int,
     ) -> None:
         self.port: OpenPort
+        self.check_connection = connections.check
+        self.client_came = connections.came
+        self._bans = bans
         self.users = users
         self._logins = logins
         self._scram_logins = scram_logins
@@ -106,6 +113,7 @@ class Admission:
         self._counts: dict[str, int] = {}  # connections by principal
         self._watchers: list[Callable[[Callable[[str], bool]], None]] = []
         users.on_change = self._changed
+        bans.on_ban = self._banned
 
     # --- coming in ------------------------------------------------------------------------
 
@@ -118,6 +126,16 @@ class Admission:
         self, user: str | None, password: bytes | None, address: str, answer: Answer
     ) -> Callable[[], None]:
         """See `AdmissionPort.authenticate`."""
+        if user is not None:
+            try:
+                self._bans.check(USER, user)
+            except Refused as error:
+                self._logins.strangers.warn(
+                    "login failed", address, user=user, reason="the user is banned"
+                )
+                answer(error)
+                return _nothing
+        answer = self._unless_banned(answer)
         if not self.users.users:
             if self._strangers:
                 answer(user or ANONYMOUS)
@@ -147,12 +165,33 @@ class Admission:
         if not self.users.users:
             self._logins.strangers.warn("login failed", address, user="", reason="no users yet")
             raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS_TO_PROVE)
-        return self._scram_logins.begin(first)
+        exchange = self._scram_logins.begin(first)
+        try:
+            self._bans.check(USER, exchange.user)
+        except Refused:
+            exchange.end()
+            raise
+        return exchange
+
+    def _unless_banned(self, answer: Answer) -> Answer:
+        """Who has logged in may be another than was named, or banned since."""
+
+        def known(principal: str | Refused) -> None:
+            if not isinstance(principal, Refused):
+                try:
+                    self._bans.check(USER, principal)
+                except Refused as error:
+                    principal = error
+            answer(principal)
+
+        return known
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """See `AdmissionPort.check_signature`."""
         if self.users.users:
-            return self._logins.check_signature(access_key, content, digest, address)
+            user = self._logins.check_signature(access_key, content, digest, address)
+            self._bans.check(USER, user)
+            return user
         if self._strangers:
             return ANONYMOUS
         reason = "no users yet"
@@ -273,6 +312,14 @@ class Admission:
             watcher(lambda principal: self.users.concerns(change, principal))
         if change.ended:
             self._end_sessions(change.subject)
+
+    def _banned(self, ban: Ban) -> None:
+        """Connections of a user that is banned now end, whatever their protocol is. (Those of a
+        client identifier or an address are known to who lists them.)"""
+        if ban.kind == USER:
+            for inside in list(self._inside.values()):
+                if inside.principal == ban.value:
+                    inside.expelled("the user was banned")
 
     def _end_sessions(self, principal: str) -> None:
         """Last, because it writes: everybody is out by then, whatever the disk does."""

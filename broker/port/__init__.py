@@ -71,6 +71,7 @@ from polymq.broker.names import (
     parse_display_name,
 )
 from polymq.broker.port.broker import BrokerPort, WhenCommitted
+from polymq.broker.port.connections import ConnectedClient
 from polymq.broker.port.delays import DelayPort
 from polymq.broker.port.documents import DocumentPort
 from polymq.broker.port.exchanges import ExchangePort
@@ -129,6 +130,7 @@ __all__ = [
     "BoundedCache",
     "BrokerError",
     "BrokerPort",
+    "ConnectedClient",
     "Consumer",
     "Copies",
     "DelayPort",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused
+from polymq.broker.port.connections import ConnectedClient
 from polymq.broker.port.values import Address
 
 if TYPE_CHECKING:
@@ -116,6 +117,20 @@ class AdmissionPort(Protocol):
         Args:
             owner: as `as_owner` gave it, or the name of a principal.
         """
+
+    def check_connection(self, client_id: str, user: str | None, address: str) -> None:
+        """Whether an MQTT client may connect now. Ask when its CONNECT is there, before its
+        password is checked; what is allowed counts against the rates.
+
+        Args:
+            address: the client's address without its port.
+
+        Raises:
+            Refused: BANNED, RATE, LIMIT.
+        """
+
+    def client_came(self, client: ConnectedClient) -> Callable[[], None]:
+        """An MQTT client has logged in. Call what is returned, once, when its connection ends."""
 
     def when_rights_change(self, callback: Callable[[Callable[[str], bool]], None]) -> None:
         """Call back after users or rules have changed, with a function that says whether the

@@ -212,6 +212,11 @@ class Sessions:
         self.wills.session_ends(session, by_client=by_client)
         return self.core.journal.write({"op": "session-", "n": session.number})
 
+    def end_session(self, session: MqttSession) -> Position:
+        """An operator ends a persistent session, whose client was disconnected. Its will is
+        published. Raises Refused: the log takes nothing."""
+        return self._end(session)
+
     def ended(self, session: MqttSession) -> None:
         """The connection of a session that the log does not know is gone."""
         if self.by_client.get(session.client_id) is session:

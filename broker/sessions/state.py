@@ -39,6 +39,7 @@ from polymq.broker.queues.cursor import NO_STOP, Cursor
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.settings import PLAIN
 from polymq.broker.queues.store import QueueStore
+from polymq.broker.sessions.client_table import ClientTable
 from polymq.broker.sessions.flights import (
     UNKNOWN_QOS,
     QueueFlight,
@@ -100,7 +101,7 @@ class SessionState:
         self._restored = False  # the start's fold has ended
         self._on_expiring = self._start_expiring  # one object for all queues
         self._sessions = sessions
-        self.by_client: dict[str, MqttSession] = {}
+        self.by_client: ClientTable[MqttSession] = ClientTable()
         self.by_number: dict[int, MqttSession] = {}
         self.filters: dict[Address, FilterQueue] = {}
         self._filter_address: dict[int, Address] = {}  # the same, by the queue's number

@@ -18,11 +18,12 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from polymq.broker.errors import Reason, Refused
 from polymq.broker.messages.constant_part import PREFIX_HEAD_SIZE
 from polymq.broker.messages.records import TAGS, Metas, parse_properties
 from polymq.broker.port.values import ONE_LEVEL, REST, Address
 from polymq.broker.routing.patterns import Block, is_exact, normal_form
-from polymq.broker.state.journal import Touched
+from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.sorted_names import SortedNames
 from polymq.core_log.record import Record
@@ -45,6 +46,11 @@ def origin_of(entry: bytes) -> int:
     return int(ENTRY.unpack(entry)[2])
 
 
+def size_of(entry: bytes) -> int:
+    """The bytes of its record."""
+    return int(ENTRY.unpack(entry)[1])
+
+
 def retained_row(entry: bytes) -> list[int]:
     """The row of a message: position, size, and the origin of a copy."""
     position, size, origin = ENTRY.unpack(entry)
@@ -52,11 +58,23 @@ def retained_row(entry: bytes) -> list[int]:
 
 
 class Retained:
-    """(levels -> index entry) of all retained messages."""
+    """(levels -> index entry) of all retained messages.
 
-    def __init__(self, count_max: int) -> None:
+    Args:
+        count_max: how many there may be.
+        bytes_max: how many bytes their records may have in all; 0: any number.
+
+    Attributes:
+        bytes: what their records have now.
+        refused_count: messages that `check` has refused since the start.
+    """
+
+    def __init__(self, count_max: int, bytes_max: int = 0) -> None:
+        self.bytes = 0
+        self.refused_count = 0
+        self._bytes_max = bytes_max
         self._entries: dict[Address, bytes] = {}
-        self._names = SortedNames()  # the same names
+        self._names: SortedNames[Address] = SortedNames()  # the same names
         self._count_max = count_max
 
     @property
@@ -81,16 +99,40 @@ class Retained:
         Args:
             origin: where it was published, if this is a copy of it.
         """
-        if address not in self._entries:
-            if len(self._entries) >= self._count_max:
-                return
+        old = self._entries.get(address)
+        if old is None:
             self._names.add(address)
+        self.bytes += size - (0 if old is None else size_of(old))
         self._entries[address] = ENTRY.pack(position, size, position if origin is None else origin)
 
     def clear(self, address: Address) -> None:
         """An empty retained message came [MQTT-3.3.1-10]."""
-        if self._entries.pop(address, None) is not None:
+        old = self._entries.pop(address, None)
+        if old is not None:
             self._names.remove(address)
+            self.bytes -= size_of(old)
+
+    def check(self, address: Address, body_bytes: int) -> None:
+        """Whether there is room for a retained message that a client publishes: a limit that the
+        operator lowered takes nothing away. Raises Refused: LIMIT."""
+        if not body_bytes:
+            return
+        old = self._entries.get(address)
+        if old is None and len(self._entries) >= self._count_max:
+            self.refused_count += 1
+            raise Refused(Reason.LIMIT, f"there are {self.count} retained messages, the limit")
+        more = body_bytes - (0 if old is None else size_of(old))
+        if self._bytes_max and more > 0 and self.bytes + more > self._bytes_max:
+            self.refused_count += 1
+            raise Refused(
+                Reason.LIMIT, f"retained messages may have {self._bytes_max} bytes in all"
+            )
+
+    def apply_clear(self, op: Op) -> Touched:
+        """An operator cleared the retained messages of some topics (the op `retained-`)."""
+        for levels in op["w"]:
+            self.clear(tuple(levels))
+        return [("retained", "\x00".join(levels)) for levels in op["w"]]
 
     def take_message(self, record: Record, metas: Metas) -> Touched:
         """A message of the log that changes state: it may be retained."""

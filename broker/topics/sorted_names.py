@@ -7,13 +7,16 @@ many names there are.
 
 Names are ordered as Python orders tuples of strings: by code points, a name before those that
 begin with it. This order is stored with the state of sessions, so it must not change.
+
+A name is either a sequence of levels, or one text, such as a client identifier. What is said here
+of levels is then true of the characters of the text.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from polymq.broker.port.values import Address
 
@@ -23,16 +26,19 @@ STEP_COUNT_MAX: Final = 64
 """Names that a walk copies at a time. It misses names that are added among them meanwhile."""
 
 
-class SortedNames:
+Name = TypeVar("Name", Address, str)
+
+
+class SortedNames(Generic[Name]):
     """A sorted set of names."""
 
     __slots__ = ("_blocks", "_lasts")
 
     def __init__(self) -> None:
-        self._blocks: list[list[Address]] = []  # none of them is empty
-        self._lasts: list[Address] = []  # the last name of each block
+        self._blocks: list[list[Name]] = []  # none of them is empty
+        self._lasts: list[Name] = []  # the last name of each block
 
-    def add(self, address: Address) -> None:
+    def add(self, address: Name) -> None:
         """Add a name that is not in the set."""
         blocks, lasts = self._blocks, self._lasts
         if not lasts or address > lasts[-1]:  # names that come in order fill their blocks
@@ -51,7 +57,7 @@ class SortedNames:
             lasts.insert(at, block[half - 1])
             del block[:half]
 
-    def remove(self, address: Address) -> None:
+    def remove(self, address: Name) -> None:
         """Remove a name that is in the set."""
         at = bisect_left(self._lasts, address)
         block = self._blocks[at]
@@ -63,11 +69,11 @@ class SortedNames:
         else:
             del self._blocks[at], self._lasts[at]
 
-    def has_below(self, prefix: Address) -> bool:
+    def has_below(self, prefix: Name) -> bool:
         """Whether a name begins with these levels."""
         return bool(self._some(prefix, None))
 
-    def below(self, prefix: Address, behind: Address | None = None) -> Iterator[Address]:
+    def below(self, prefix: Name, behind: Name | None = None) -> Iterator[Name]:
         """Walk the names that begin with these levels, in order.
 
         The set may change meanwhile. A name that is there all the time is met exactly once. One
@@ -80,7 +86,7 @@ class SortedNames:
             yield from some
             behind = some[-1]
 
-    def _some(self, prefix: Address, behind: Address | None) -> Sequence[Address]:
+    def _some(self, prefix: Name, behind: Name | None) -> Sequence[Name]:
         """The next names below `prefix`, up to the end of a block."""
         if behind is None or behind < prefix:
             begin, bisect = prefix, bisect_left

@@ -442,6 +442,9 @@ class Topics(Publisher):
             core.check_writable()
         if template.durability > FLUSHED:
             core.check_held()
+        if template.retain and born_ms is None:  # what was accepted before is not refused later
+            body_bytes = batch.rows[(last - 1) * COLUMNS + BODY_SIZE]
+            self.retained.check(template.route.address, body_bytes)
         template.refresh(self.router)
         if template.special is not None:
             return template.special(self, template, batch, first, last, record, born_ms)

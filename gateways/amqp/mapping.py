@@ -110,6 +110,8 @@ _REPLY_CODES: Final[Mapping[Reason, ReplyCode]] = {
     # RabbitMQ's choice; 311 is in the specification only.
     Reason.TOO_LARGE: ReplyCode.PRECONDITION_FAILED,
     Reason.LIMIT: ReplyCode.PRECONDITION_FAILED,
+    Reason.BANNED: ReplyCode.ACCESS_REFUSED,
+    Reason.RATE: ReplyCode.PRECONDITION_FAILED,
     Reason.READ_ONLY: ReplyCode.RESOURCE_ERROR,
     Reason.STORAGE_FULL: ReplyCode.RESOURCE_ERROR,
 }

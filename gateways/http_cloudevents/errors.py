@@ -26,6 +26,8 @@ STATUS_OF_REASON: Final[Mapping[Reason, int]] = {
     Reason.BAD_ARGUMENT: 400,
     Reason.TOO_LARGE: 413,
     Reason.LIMIT: 429,
+    Reason.BANNED: 403,
+    Reason.RATE: 429,
     Reason.READ_ONLY: 503,
     Reason.STORAGE_FULL: 507,
 }

@@ -86,6 +86,7 @@ class Server:
     ) -> None:
         self._port = port
         self._loop = context.loop
+        self._accepts = context.accepts
         self._in_turns = InTurns(context.loop, context.turns)
         self._limits = limits or Limits()
         self._settings = webhooks or WebhookSettings()
@@ -193,8 +194,8 @@ class Server:
 
     def _connection(self, address: str) -> Connection | None:
         assert self._runner is not None
-        server = self._runner.server
-        if server is None:
+        server, accepts = self._runner.server, self._accepts
+        if server is None or (accepts is not None and not accepts(address)):
             return None
         make = partial(
             Connection,

@@ -61,12 +61,17 @@ class Connecting(SocketConnection):
         self._ahead = 0  # bytes that came behind CONNECT before that was known
         self._early = 0  # of those before that was known: what counts
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
+        self._left: Callable[[], None] | None = None  # takes it off the list of connected clients
         self._flow = Flow()
 
     # --- for `Connection` to implement ------------------------------------------------------
 
     def expelled(self, why: str) -> None:
         """The client may not be here any more."""
+        raise NotImplementedError
+
+    def ended(self, why: str) -> None:
+        """An operator wants the connection to end."""
         raise NotImplementedError
 
     def leave_if_done(self) -> None:
@@ -129,9 +134,10 @@ class Connecting(SocketConnection):
         if self._withdraw is not None:
             self._withdraw()
             self._withdraw = None
-        if self._leave is not None:
-            self._leave()
-            self._leave = None
+        for leave in (self._leave, self._left):
+            if leave is not None:
+                leave()
+        self._leave = self._left = None
 
     def _forget_early(self) -> None:
         self._shared.early_bytes -= self._early
@@ -148,6 +154,7 @@ class Connecting(SocketConnection):
         self._client_id = login.client_id
         try:
             login.check(self._limits)
+            self._port.admission.check_connection(login.client_id, packet.user, self.address)
         except Refused as error:
             self._refuse(login.reason_of(error), error.text)
             return
@@ -345,6 +352,8 @@ class Connecting(SocketConnection):
 
     def _connected(self, login: Login, session: Session) -> None:
         self._session = session
+        client = login.client(self, self._principal, self.ended)
+        self._left = self._port.admission.client_came(client)
         if session.has_no_local or self._limits.names_publishers:
             self._name_publisher()
         self.proven()

@@ -503,6 +503,11 @@ class Connection(Connecting):
             reason=ReasonCode.MAXIMUM_CONNECT_TIME if has_expired else ReasonCode.NOT_AUTHORIZED
         )
 
+    def ended(self, why: str) -> None:
+        """An operator wants the connection to end."""
+        log.info("closing %s (%s): %s", self.peer, self._client_id, why)
+        self._finish(reason=ReasonCode.ADMINISTRATIVE_ACTION)
+
     def taken_over(self) -> None:
         """The session belongs to another connection now: this one ends, as if it had been lost."""
         self._counters.takeovers += 1

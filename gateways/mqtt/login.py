@@ -16,17 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from polymq.broker.port import Reason, Refused, Session
+from polymq.broker.port import ConnectedClient, Reason, Refused, Session
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_REASONS
 from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect, encode_connack
 from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.net.connection import SocketConnection
+from polymq.net.kernels.streams import clock_ms
 
 CONNACK_SIZE_MIN: Final = 5
 """Of MQTT 5, without properties."""
 PROOF_SIZE_MAX: Final = 64
 """Of what proves the server: SCRAM-SHA-256 has 46 bytes."""
+VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+"""Of the protocol, by its level."""
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-22] (5.0)."""
 
@@ -74,6 +78,23 @@ class Login:
     def silence_max(self) -> float:
         """Seconds without a packet after which the client is lost; 0: it need not say anything."""
         return KEEP_ALIVE_FACTOR * self.packet.keep_alive_seconds
+
+    def client(
+        self, connection: SocketConnection, principal: str, end: Callable[[str], None]
+    ) -> ConnectedClient:
+        """What operators see of the client that has logged in."""
+        roster = connection.roster
+        return ConnectedClient(
+            client_id=self.client_id,
+            user=principal,
+            peer=connection.peer,
+            address=connection.address,
+            listener="" if roster is None else roster.where,
+            version=VERSIONS[self.packet.level],
+            keep_alive_seconds=self.packet.keep_alive_seconds,
+            connected_ms=clock_ms(),
+            end=end,
+        )
 
     def properties(self, session: Session, limits: Limits) -> dict[Property, Any]:
         """The properties of CONNACK (5.0 part 3.2.2.3)."""

@@ -80,6 +80,8 @@ CONNECT_REASONS: Final[Mapping[Reason, ReasonCode]] = {
     Reason.BAD_ARGUMENT: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
     Reason.TOO_LARGE: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
     Reason.LIMIT: ReasonCode.QUOTA_EXCEEDED,
+    Reason.BANNED: ReasonCode.BANNED,
+    Reason.RATE: ReasonCode.CONNECTION_RATE_EXCEEDED,
     Reason.READ_ONLY: ReasonCode.SERVER_UNAVAILABLE,
     Reason.STORAGE_FULL: ReasonCode.SERVER_UNAVAILABLE,
     Reason.NOT_FOUND: ReasonCode.SERVER_UNAVAILABLE,
@@ -97,6 +99,8 @@ PUBLISH_REASONS: Final[Mapping[Reason, ReasonCode]] = {
     Reason.BAD_ARGUMENT: ReasonCode.IMPLEMENTATION_ERROR,
     Reason.TOO_LARGE: ReasonCode.QUOTA_EXCEEDED,  # PUBACK has no code for what is too large
     Reason.LIMIT: ReasonCode.QUOTA_EXCEEDED,
+    Reason.BANNED: ReasonCode.NOT_AUTHORIZED,
+    Reason.RATE: ReasonCode.QUOTA_EXCEEDED,
     Reason.READ_ONLY: ReasonCode.UNSPECIFIED_ERROR,
     Reason.STORAGE_FULL: ReasonCode.QUOTA_EXCEEDED,
     Reason.NOT_FOUND: ReasonCode.UNSPECIFIED_ERROR,

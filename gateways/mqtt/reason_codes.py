@@ -71,8 +71,10 @@ CONNECT_CODES_3: Final[Mapping[ReasonCode, int]] = {
     ReasonCode.SERVER_UNAVAILABLE: 3,
     ReasonCode.SERVER_BUSY: 3,
     ReasonCode.QUOTA_EXCEEDED: 3,
+    ReasonCode.CONNECTION_RATE_EXCEEDED: 3,
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
     ReasonCode.NOT_AUTHORIZED: 5,
+    ReasonCode.BANNED: 5,
     ReasonCode.TOPIC_NAME_INVALID: 5,
     ReasonCode.PACKET_TOO_LARGE: 3,
 }

@@ -83,6 +83,8 @@ CODES: Final = {
     Reason.BAD_ARGUMENT: ResponseCode.INVALID_PARAMETER,
     Reason.TOO_LARGE: ResponseCode.INVALID_PARAMETER,
     Reason.LIMIT: ResponseCode.SYSTEM_BUSY,
+    Reason.BANNED: ResponseCode.NO_PERMISSION,
+    Reason.RATE: ResponseCode.SYSTEM_BUSY,
     Reason.READ_ONLY: ResponseCode.SERVICE_NOT_AVAILABLE,
     Reason.STORAGE_FULL: ResponseCode.SYSTEM_BUSY,
 }

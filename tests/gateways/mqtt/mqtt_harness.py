@@ -13,6 +13,7 @@ from interop_tests import mqtt_wire as wire
 from polymq.broker.port import (
     Address,
     BrokerPort,
+    ConnectedClient,
     Durability,
     Position,
     Reason,
@@ -356,6 +357,14 @@ class SpyPort(spy_port.SpyPort):
     @operation("storage.when_failed")
     def when_storage_fails(self, callback: Callable[[StorageFailed], None]) -> None:
         self._on_failure.append(callback)
+
+    @operation("admission.check_connection")
+    def check_connection(self, client_id: str, user: str | None, address: str) -> None:
+        """All may connect."""
+
+    @operation("admission.client_came")
+    def client_came(self, _client: ConnectedClient) -> Callable[[], None]:
+        return lambda: None
 
     @operation("admission.authenticate")
     def authenticate(

@@ -1,0 +1,172 @@
+"""What operators see of sessions, put together in steps so that a session with very many
+subscriptions does not stop the loop.
+
+Each function here is a generator: `next` does one step of some microseconds. A step that needs
+entries of a queue that are not in memory yields what it needs, and is sent what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
+
+from polymq.broker.port.sessions import SubscriptionOptions
+from polymq.broker.port.values import Address
+from polymq.broker.queues.heads import sizes_of
+from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.core_log.queue_index import Index
+
+ENTRIES_AT_ONCE: Final = 4096
+"""Entries whose sizes are added up in one step, some 100 us."""
+ENTRIES_MAX: Final = 1_000_000
+"""Entries that are looked at for one session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Entries that have to be read from the disk: send them, or None if that failed."""
+
+    index: Index
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionInfo:
+    """One subscription.
+
+    Attributes:
+        waiting_count: messages that wait, those in flight not included.
+        waiting_bytes: their size in the log, as far as they were looked at.
+    """
+
+    address: Address
+    options: SubscriptionOptions
+    durable: bool
+    waiting_count: int
+    waiting_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """One session.
+
+    Attributes:
+        connected: whether its client is connected.
+        clean: it ends with its connection, and the log does not know it.
+        expiry_seconds: how long it outlives its connection; None: for ever.
+        away_ms: since when its client is away, in milliseconds since the epoch; 0: it is connected,
+            or that is not known yet, or the session does not expire.
+        ends_ms: when it ends if its client stays away; 0: not known, or never.
+        inflight_count: messages of QoS 1 and 2 that were sent and not acknowledged.
+        dropped_count: messages that it lost since the start because too many waited.
+    """
+
+    client_id: str
+    user: str
+    connected: bool
+    clean: bool
+    expiry_seconds: int | None
+    away_ms: int
+    ends_ms: int
+    subscriptions_count: int
+    inflight_count: int
+    waiting_count: int
+    dropped_count: int
+    has_will: bool
+
+
+def inspect_session(session: MqttSession) -> Generator[None, None, SessionInfo]:
+    """A session, with how much waits for it."""
+    subscriptions = list(session.subscriptions.values())
+    waiting = 0
+    for subscription in subscriptions:
+        waiting += waiting_count(subscription)
+        yield
+    backlog = session.backlog
+    return SessionInfo(
+        client_id=session.client_id,
+        user=session.principal,
+        connected=session.link is not None,
+        clean=session.clean,
+        expiry_seconds=session.expiry_seconds,
+        away_ms=session.away_ms,
+        ends_ms=session.due_ms,
+        subscriptions_count=len(subscriptions),
+        inflight_count=session.unacked.count + len(session.releasing),
+        waiting_count=waiting,
+        dropped_count=0 if backlog is None else backlog.dropped_count,
+        has_will=session.will is not None,
+    )
+
+
+def waiting_count(subscription: Subscription) -> int:
+    """Messages that wait for a subscription, those in flight not included."""
+    return 0 if subscription.group is None else subscription.group.ready_count
+
+
+def inspect_subscriptions(
+    session: MqttSession,
+) -> Generator[Need | None, bytes | None, tuple[list[SubscriptionInfo], bool]]:
+    """The subscriptions of a session in the order of their addresses, with the bytes that wait.
+
+    Returns:
+        The subscriptions, and whether all that waits was looked at.
+    """
+    left = ENTRIES_MAX
+    found: list[SubscriptionInfo] = []
+    for address in sorted(session.subscriptions):
+        subscription = session.subscriptions.get(address)
+        if subscription is None:
+            continue  # it ended meanwhile
+        count = waiting_count(subscription)
+        size = 0
+        for first, many in _ready_offsets(subscription):
+            looked, bytes_found = yield from _bytes_of(subscription, first, min(many, left))
+            left -= looked
+            size += bytes_found
+        found.append(
+            SubscriptionInfo(
+                address=address,
+                options=subscription.options,
+                durable=subscription.durable,
+                waiting_count=count,
+                waiting_bytes=size,
+            )
+        )
+        yield None
+    return found, left > 0
+
+
+def _ready_offsets(subscription: Subscription) -> list[tuple[int, int]]:
+    """Runs of what waits: first offset and count."""
+    group = subscription.group
+    if group is None or not group.ready_count:
+        return []
+    cursor, end = group.cursor, group.queue.visible
+    runs = list(cursor.requeued())
+    first = max(cursor.next, group.queue.index.first_offset)
+    if first < end:
+        runs.append((first, min(end, cursor.stop) - first))
+    return [(first, count) for first, count in runs if count > 0]
+
+
+def _bytes_of(
+    subscription: Subscription, first: int, count: int
+) -> Generator[Need | None, bytes | None, tuple[int, int]]:
+    """How many entries from an offset on were found, and the bytes of their records."""
+    group = subscription.group
+    looked = size = 0
+    while group is not None and looked < count:
+        index = group.queue.index
+        at, some = first + looked, min(ENTRIES_AT_ONCE, count - looked)
+        entries = index.read_hot(at, some)
+        if entries is None:
+            entries = yield Need(index, at, some)
+        if not entries:
+            break  # the queue ended, or its oldest messages went
+        looked += len(entries) // index.entry_size
+        size += sum(sizes_of(entries))
+        yield None
+    return looked, size

@@ -1,0 +1,50 @@
+"""Long answers of the operator's listener, put together in steps between which the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+from polymq.broker.messages.readers import Reading
+from polymq.broker.sessions.inspection import Need
+
+Result = TypeVar("Result")
+
+SLICE_SECONDS: Final = 0.002
+"""How long the steps of an answer take before others have their turn."""
+
+
+async def in_steps(steps: Generator[Any, Any, Result], reading: Reading | None = None) -> Result:
+    """Run a generator to its end, and return what it returns.
+
+    Args:
+        reading: reads what a step needs from the disk (`Need`).
+    """
+    needed: object = None
+    begin = perf_counter()
+    while True:
+        try:
+            step = steps.send(needed)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        needed = None
+        if isinstance(step, Need) and reading is not None:
+            needed = await _entries(reading, step)
+            begin = perf_counter()
+        elif perf_counter() - begin > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            begin = perf_counter()
+
+
+async def _entries(reading: Reading, need: Need) -> bytes | None:
+    found: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    def took(_first: int, entries: bytes | None) -> None:
+        if not found.done():
+            found.set_result(entries)
+
+    reading.entries(need.index, need.first, need.count, took)
+    return await found
