@@ -48,7 +48,7 @@ from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, counter, gauge, make_registry
-from polymq.mqtt_metrics import MQTT_SERVERS, mqtt_probes
+from polymq.mqtt_metrics import MQTT_SERVERS, limit_probes, mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.net.budget import Budget
@@ -550,6 +550,7 @@ class Node:
             *self._shortage_probes(),
             *self.replication.probes(),
             *mqtt_probes(lambda: [self._servers.get(name) for name in MQTT_SERVERS]),
+            *limit_probes(self._engine),
             *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
             *self.pauses.probes(),
             counter(

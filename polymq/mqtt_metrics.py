@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
+from polymq.broker.engine import Engine
 from polymq.metrics import Probe, Value, counter, gauge
 
 
@@ -26,6 +27,38 @@ ENDINGS: Final = {
     "taken_over": "takeovers",
     "slow_upload": "uploads_too_slow",
 }
+
+
+def limit_probes(engine: Engine) -> list[Probe]:
+    """The metrics of bans and limits of MQTT."""
+    connections, retained = engine.connections, engine.retained
+    return [
+        gauge("polymq_mqtt_clients", "Connected MQTT clients.", lambda: len(connections.clients)),
+        gauge("polymq_bans", "Entries of the ban list.", lambda: engine.bans.count),
+        counter(
+            "polymq_banned",
+            "Connections and logins that were refused because of the ban list.",
+            lambda: dict(engine.bans.refused),
+            label="by",
+        ),
+        counter(
+            "polymq_mqtt_connects_limited",
+            "CONNECT packets that were refused because of a limit of connections.",
+            lambda: dict(connections.refused),
+            label="limit",
+        ),
+        gauge("polymq_mqtt_retained_messages", "Retained messages.", lambda: retained.count),
+        gauge(
+            "polymq_mqtt_retained_bytes",
+            "Bytes of all retained messages in the log.",
+            lambda: retained.bytes,
+        ),
+        counter(
+            "polymq_mqtt_retained_refused",
+            "Messages with RETAIN that were refused because of a limit of retained messages.",
+            lambda: retained.refused_count,
+        ),
+    ]
 
 
 def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
@@ -69,6 +102,11 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
             "polymq_mqtt_publishes_ignored",
             "PUBLISH packets and wills to topics below $SYS, which are acknowledged and dropped.",
             lambda: total("publishes_ignored"),
+        ),
+        counter(
+            "polymq_mqtt_filters_refused",
+            "Topic filters of SUBSCRIBE packets that were not granted.",
+            lambda: total("filters_refused"),
         ),
         several(
             "polymq_mqtt_connections_ended",

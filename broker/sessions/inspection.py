@@ -14,7 +14,8 @@ from typing import Final
 from polymq.broker.port.sessions import SubscriptionOptions
 from polymq.broker.port.values import Address
 from polymq.broker.queues.heads import sizes_of
-from polymq.broker.sessions.session import MqttSession, Subscription
+from polymq.broker.sessions.session import MqttSession
+from polymq.broker.sessions.subscription import Subscription
 from polymq.core_log.queue_index import Index
 
 ENTRIES_AT_ONCE: Final = 4096

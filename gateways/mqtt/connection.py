@@ -321,6 +321,7 @@ class Connection(Connecting):
             self._client_id,
             shares=self._limits.shares_subscriptions,
         )
+        self._counters.filters_refused += outcome.refused
         if outcome.no_local:
             self._name_publisher()
         self.fast_path.waiting += 1

@@ -37,6 +37,8 @@ class Counters:
     """Not sent, because their receivers' clients do not take packets of that size."""
     publishes_ignored: int = 0
     """To `$SYS/...`: acknowledged and dropped, wills included."""
+    filters_refused: int = 0
+    """Filters of SUBSCRIBE that were not granted."""
     protocol_errors: int = 0
     keep_alives_missed: int = 0
     takeovers: int = 0

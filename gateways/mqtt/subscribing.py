@@ -40,12 +40,14 @@ class Outcome:
         replayed: the subscriptions that get the retained messages, and from when on they get what
             is published. No more than a session may have, whatever is sent.
         no_local: one of them is with No Local.
+        refused: how many filters were.
     """
 
     position: Position
     codes: bytearray = field(default_factory=bytearray)
     replayed: dict[Address, Position] = field(default_factory=dict)
     no_local: bool = False
+    refused: int = 0
 
 
 def subscribe(
@@ -99,6 +101,7 @@ def subscribe(
             if wanted and not is_shared(address):  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
                 outcome.replayed[address] = since
         yield
+    outcome.refused = refused
     if refused > 1:
         log.info("%s: %d filters of one SUBSCRIBE refused", client_id, refused)
     return outcome
