@@ -18,7 +18,6 @@ from typing import Final
 
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import CLIENT, USER, Bans
-from polymq.broker.accounts.quotas import TokenBucket
 from polymq.broker.admission.flapping import Flapping
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
@@ -51,6 +50,33 @@ class ConnectionSettings:
     flapping_ban_seconds: float = 300.0
 
 
+class Bucket:
+    """A rate as a token bucket: it holds what comes in a second, and at least one.
+
+    Args:
+        per_second: tokens that come in a second.
+        now: seconds, of any clock. One that is set back gives nothing for that.
+    """
+
+    __slots__ = ("_at", "_level", "_most", "_per_second")
+
+    def __init__(self, per_second: float, now: float) -> None:
+        self._per_second = per_second
+        self._level = self._most = max(1.0, per_second)
+        self._at = now
+
+    def has_one(self, now: float) -> bool:
+        """Whether there is a token."""
+        passed = max(0.0, now - self._at)
+        self._at = now
+        self._level = min(self._most, self._level + passed * self._per_second)
+        return self._level >= 1.0
+
+    def take_one(self) -> None:
+        """Take a token that is there."""
+        self._level -= 1.0
+
+
 class Connections:
     """The connected clients, and the limits of those that want to be.
 
@@ -74,7 +100,7 @@ class Connections:
         self._clock_ms = clock_ms
         self._by_network: dict[str, int] = {}
         self._bucket = self._new_bucket(settings.per_second)
-        self._buckets: BoundedCache[str, TokenBucket] = BoundedCache(BUCKETS_MAX)
+        self._buckets: BoundedCache[str, Bucket] = BoundedCache(BUCKETS_MAX)
         self._flapping = Flapping(
             count=settings.flapping_count,
             window_seconds=settings.flapping_window_seconds,
@@ -85,8 +111,8 @@ class Connections:
     def _now(self) -> float:
         return self._clock_ms() / 1000
 
-    def _new_bucket(self, per_second: float) -> TokenBucket | None:
-        return TokenBucket(per_second, self._now()) if per_second else None
+    def _new_bucket(self, per_second: float) -> Bucket | None:
+        return Bucket(per_second, self._now()) if per_second else None
 
     # --- coming ---------------------------------------------------------------------------
 
@@ -112,19 +138,19 @@ class Connections:
         if most and self._by_network.get(network, 0) >= most:
             self._refuse("address_connections", Reason.LIMIT, f"{network} has {most} connections")
         own = self._bucket_of(network, now)
-        if own is not None and not has_token(own, now):
+        if own is not None and not own.has_one(now):
             self._refuse("address_rate", Reason.RATE, f"too many new connections from {network}")
-        if self._bucket is not None and not has_token(self._bucket, now):
+        if self._bucket is not None and not self._bucket.has_one(now):
             self._refuse("rate", Reason.RATE, "too many new connections")
         for bucket in (own, self._bucket):
             if bucket is not None:
-                bucket.take(1, now)
+                bucket.take_one()
 
-    def _bucket_of(self, network: str, now: float) -> TokenBucket | None:
+    def _bucket_of(self, network: str, now: float) -> Bucket | None:
         per_second = self._settings.per_address_per_second
         if not per_second:
             return None
-        bucket = self._buckets.pop(network, None) or TokenBucket(per_second, now)
+        bucket = self._buckets.pop(network, None) or Bucket(per_second, now)
         self._buckets.add(network, bucket)
         return bucket
 
@@ -158,8 +184,3 @@ class Connections:
                 )
 
         return went
-
-
-def has_token(bucket: TokenBucket, now: float) -> bool:
-    """Whether one more may be taken: a bucket gives while it is not in debt."""
-    return bucket.debt_seconds(now) == 0.0
