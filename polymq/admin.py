@@ -23,12 +23,14 @@ from polymq.admin_bans import BanHandlers
 from polymq.admin_connections import AdminConnection, problem
 from polymq.admin_mqtt import MqttHandlers
 from polymq.admin_queries import QueryHandlers
+from polymq.admin_trace import TraceHandlers
 from polymq.admin_users import UserHandlers
 from polymq.broker.engine import Engine
 from polymq.broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.metrics import metrics_route
+from polymq.mqtt_names import MqttNames
 from polymq.net.budget import Share
 from polymq.net.listener import explain
 from polymq.net.roster import Roster
@@ -96,7 +98,9 @@ class AdminServer:
         self._port = engine.port
         self._access = Access(port=engine.port, admission=engine.admission, token=token)
         self._users = UserHandlers(engine, self._committed)
-        self._mqtt = MqttHandlers(engine, self._committed, mqtt_topic)
+        names = MqttNames(engine.port, mqtt_topic)
+        self._mqtt = MqttHandlers(engine, self._committed, names)
+        self._traces = TraceHandlers(engine, names)
         self._bans = BanHandlers(engine, self._committed, connections)
         self._registry = registry
         self._health = health
@@ -126,6 +130,7 @@ class AdminServer:
                 *self._users.routes(),
                 *self._mqtt.routes(),
                 *self._bans.routes(),
+                *self._traces.routes(),
                 *self._more,
                 *QueryHandlers(self._port).routes(),
                 unknown(_refuse_unknown),
@@ -150,9 +155,11 @@ class AdminServer:
     def pause(self) -> None:
         """Answer what was asked before, and refuse everything else: the engine is closed."""
         self._paused = True
+        self._traces.stop()
 
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
+        self._traces.stop()
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -51,6 +51,22 @@ class AdminClient:
         headers = self._headers | ({ADMIN_HEADER: "cli"} if method != "GET" else {})
         return _request(ADMIN_HOST, self._port, method, path, raw, headers)
 
+    def lines(self, path: str) -> Iterator[bytes]:
+        """The lines of a good answer, as they come, for as long as the server sends some."""
+        connection = http.client.HTTPConnection(ADMIN_HOST, self._port, timeout=ANSWER_SECONDS_MAX)
+        try:
+            connection.request("GET", path, headers=self._headers)
+            answer = connection.getresponse()
+            if answer.status >= 300:
+                raise Failure(_code(answer.status), _detail(answer.status, answer.read()))
+            if connection.sock is not None:
+                connection.sock.settimeout(None)  # a line may be long in coming
+            yield from answer
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(ADMIN_HOST, self._port, error) from error
+        finally:
+            connection.close()
+
     def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """A good answer's JSON value."""
         answer: dict[str, Any] = json.loads(self.request(method, path, body)[1])
@@ -160,9 +176,12 @@ def _request(
     finally:
         connection.close()
     if answer.status >= 300:
-        code = ExitCode.UNREACHABLE if answer.status == 503 else ExitCode.FAILED
-        raise Failure(code, _detail(answer.status, content))
+        raise Failure(_code(answer.status), _detail(answer.status, content))
     return answer.status, content
+
+
+def _code(status: int) -> ExitCode:
+    return ExitCode.UNREACHABLE if status == 503 else ExitCode.FAILED
 
 
 def _detail(status: int, content: bytes) -> str:

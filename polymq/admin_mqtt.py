@@ -31,7 +31,7 @@ from polymq.broker.topics.retained import position_of, size_of
 from polymq.mqtt_names import MqttNames
 
 PAGE_DEFAULT: Final = 100
-PAGE_MAX: Final = 1_000
+PAGE_MAX: Final = 500
 CLEARED_AT_ONCE: Final = 256
 """Retained messages that one record of the log clears."""
 CLEARED_CHARACTERS: Final = 64 * 1024
@@ -46,13 +46,13 @@ class MqttHandlers:
 
     Args:
         committed: waits until a change is on the disk.
-        fixed_topic: the setting `mqtt.topic`.
+        names: of the MQTT listeners.
     """
 
-    def __init__(self, engine: Engine, committed: Committed, fixed_topic: str) -> None:
+    def __init__(self, engine: Engine, committed: Committed, names: MqttNames) -> None:
         self._engine = engine
         self._committed = committed
-        self._names = MqttNames(engine.port, fixed_topic)
+        self._names = names
 
     def routes(self) -> list[web.RouteDef]:
         """For the application."""

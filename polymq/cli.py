@@ -34,6 +34,7 @@ ELSEWHERE: Final = {
     "session": "polymq.cli_mqtt",
     "retained": "polymq.cli_mqtt",
     "ban": "polymq.cli_ban",
+    "trace": "polymq.cli_trace",
     "store": "polymq.cli_client",
     "broker": "polymq.cli_broker",
 }

@@ -86,7 +86,8 @@ class Connections:
     Attributes:
         clients: those that have logged in, by client identifier.
         refused: how many CONNECTs each limit has refused since the start.
-        when_came: called with each client that has logged in, while somebody wants to know.
+        when_came, when_went: called with each client that has logged in, and whose connection has
+            ended, while somebody wants to know.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Connections:
         self.clients: ClientTable[ConnectedClient] = ClientTable()
         self.refused = dict.fromkeys(LIMITS, 0)
         self.when_came: list[Callable[[ConnectedClient], None]] = []
+        self.when_went: list[Callable[[ConnectedClient], None]] = []
         self._bans = bans
         self._settings = settings
         self._clock_ms = clock_ms
@@ -163,7 +165,7 @@ class Connections:
         network = network_of(client.address)
         self._by_network[network] = self._by_network.get(network, 0) + 1
         self.clients[client.client_id] = client
-        for callback in self.when_came:
+        for callback in list(self.when_came):
             callback(client)
 
         def went() -> None:
@@ -172,6 +174,8 @@ class Connections:
                 self._by_network[network] = left
             else:
                 del self._by_network[network]
+            for callback in list(self.when_went):
+                callback(client)
             if self.clients.get(client.client_id) is client:  # else another took it over
                 del self.clients[client.client_id]
             if self._flapping.ended(client.client_id, self._now()):

@@ -18,6 +18,8 @@ class ConnectedClient:
         version: of the protocol: `3.1`, `3.1.1` or `5.0`.
         keep_alive_seconds: what it said in CONNECT; 0: none.
         connected_ms: when it logged in, in milliseconds since the epoch.
+        trace: lets a callback see what the connection receives (True) and sends (False) from now
+            on, until what it returns is called.
         end: closes the connection because an operator wants that; the text says why, for the log.
     """
 
@@ -30,3 +32,4 @@ class ConnectedClient:
     keep_alive_seconds: int
     connected_ms: int
     end: Callable[[str], None]
+    trace: Callable[[Callable[[bool, bytes], None]], Callable[[], None]]

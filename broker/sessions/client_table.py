@@ -2,7 +2,7 @@
 
 Theory. An operator pages through ten thousand sessions while clients come and go. A page begins
 behind the last identifier of the page before it, so it needs the identifiers in order. They are
-kept in order (`topics/sorted_names.py`), which costs a client that comes or goes two microseconds;
+kept in order (`topics/sorted_names.py`). That costs a client that comes or goes three microseconds;
 to sort them for each page would stop the loop for milliseconds.
 """
 

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from polymq.broker.port import ConnectedClient, Reason, Refused, Session
@@ -22,6 +23,7 @@ from polymq.gateways.mqtt.mapping import CONNECT_REASONS
 from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect, encode_connack
 from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.gateways.mqtt.tracing import trace_connection
 from polymq.net.connection import SocketConnection
 from polymq.net.kernels.streams import clock_ms
 
@@ -94,6 +96,7 @@ class Login:
             keep_alive_seconds=self.packet.keep_alive_seconds,
             connected_ms=clock_ms(),
             end=end,
+            trace=partial(trace_connection, connection),
         )
 
     def properties(self, session: Session, limits: Limits) -> dict[Property, Any]:

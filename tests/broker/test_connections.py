@@ -30,6 +30,7 @@ def client(client_id: str, address: str = "10.0.0.1") -> ConnectedClient:
         keep_alive_seconds=0,
         connected_ms=0,
         end=lambda why: None,
+        trace=lambda look: lambda: None,
     )
 
 
