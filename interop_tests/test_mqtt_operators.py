@@ -264,6 +264,7 @@ def test_a_banned_user_is_out_of_all_protocols(server: Server) -> None:
     with pytest.raises(urllib.error.HTTPError) as found:
         urllib.request.urlopen(as_ann)
     assert found.value.code == 403
+    found.value.close()
 
 
 def test_limits_of_connections(start_server: StartServer) -> None:

@@ -126,6 +126,7 @@ def test_a_trace_has_to_be_about_something(server: Server) -> None:
         assert admin.ask("GET", wrong)[0] == 400, wrong
 
 
+@pytest.mark.slow
 def test_a_trace_that_nobody_reads_holds_up_nobody(server: Server) -> None:
     """Its lines are dropped, and the clients' messages are stored; and the server stops in time."""
     client = RawClient.connected(server.mqtt_port, "c")
@@ -141,6 +142,7 @@ def test_a_trace_that_nobody_reads_holds_up_nobody(server: Server) -> None:
             for one in range(1, 101):
                 assert client.receive() == mqtt_wire.puback(one)
         assert server.terminate() == 0
+    client.socket.close()
 
 
 def test_the_number_of_traces_is_bounded(server: Server) -> None:

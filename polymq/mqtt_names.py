@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from polymq.broker.port import ONE_LEVEL, REST, Address, BrokerPort, Reason, Refused
+from polymq.broker.port import (
+    ONE_LEVEL,
+    REST,
+    Address,
+    BrokerPort,
+    Reason,
+    Refused,
+    is_shared,
+    pattern_of,
+    share_name_of,
+)
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.fields import decode_filter
 from polymq.gateways.mqtt.limits import Limits
@@ -23,9 +33,10 @@ class MqttNames:
         self._mapping = TopicMapping(port=port, limits=Limits(), fixed_topic=self._fixed)
 
     def pattern(self, text: str) -> Address:
-        """The pattern of a topic filter. Raises Refused: BAD_ARGUMENT."""
+        """The pattern of a topic filter, shared or not. Raises Refused: BAD_ARGUMENT."""
         try:
-            return self._mapping.address(decode_filter(text.encode("utf-8", "surrogatepass")))
+            decoded = decode_filter(text.encode("utf-8", "surrogatepass"))
+            return pattern_of(self._mapping.address(decoded))
         except RemoteProtocolError:
             raise Refused(Reason.BAD_ARGUMENT, f"{text!r} is not a topic filter") from None
         except Refused as error:
@@ -37,7 +48,9 @@ class MqttNames:
         return (topic,) if tag is None else (topic, *tag.split("."))
 
     def name(self, address: Address) -> str:
-        """The topic name of an address, or the topic filter of a pattern."""
+        """The topic name of an address, or the topic filter of a subscription."""
+        if is_shared(address):
+            return f"$share/{share_name_of(address)}/{self.name(pattern_of(address))}"
         first, *levels = address
         if not _WILDCARDS.keys() & set(address):
             return self._mapping.name(first, ".".join(levels) if levels else None)

@@ -15,6 +15,7 @@ from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
 from tests.sabotage.of_the_logins import OF_THE_LOGINS
 from tests.sabotage.of_the_names import OF_THE_NAMES
+from tests.sabotage.of_the_operators import OF_THE_OPERATORS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
@@ -45,6 +46,7 @@ SABOTAGES = (
     *OF_MQTT_5,
     *OF_AMQP,
     *OF_THE_NAMES,
+    *OF_THE_OPERATORS,
     *OF_THE_SPEED,
     *OF_THE_USERS,
     *OF_THE_LOGINS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_any_cut_of_the_stream(seed: int) -> None:
     """And what is kept of a packet in part is bounded."""
     dice, data = random.Random(seed), b"".join(PACKETS)
     cuts = sorted({0, len(data), *(dice.randrange(len(data)) for _ in range(400)), *range(90)})
-    chunks = [data[first:last] for first, last in zip(cuts, cuts[1:], strict=False)]
+    chunks = [data[first:last] for first, last in pairwise(cuts)]
     assert counted(lines_of(chunks)) == counted(lines_of([data]))
     splitter = Splitter(HEAD_BYTES)
     for chunk in chunks:
@@ -98,7 +99,8 @@ def test_anything_at_all(seed: int) -> None:
 
 def test_what_is_no_packet_ends_the_lines() -> None:
     lines = PacketLines(is_five=False)
-    assert list(lines.feed(wire.PINGREQ + b"\x30\xff\xff\xff\xff\xff"))[0]["packet"] == "PINGREQ"
+    (ping,) = lines.feed(wire.PINGREQ + b"\x30\xff\xff\xff\xff\xff")
+    assert ping["packet"] == "PINGREQ"
     assert list(lines.feed(wire.PINGREQ)) == []
 
 

@@ -1,0 +1,88 @@
+"""Sabotages of what operators see of MQTT, and of what keeps clients out."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+BANS = "tests/broker/test_bans.py"
+CONNECTIONS = "tests/broker/test_connections.py"
+PAGES = "tests/polymq/test_admin_mqtt.py"
+LINES = "tests/gateways/mqtt/test_packet_lines.py"
+TABLE = "tests/broker/test_client_table.py"
+
+OF_THE_OPERATORS = (
+    Sabotage(
+        name="bans-are-not-saved",
+        why="who was banned comes back after a restart that finds state.db",
+        path="broker/accounts/bans.py",
+        old="        return None if ban is None else _row(ban)\n",
+        new="        return None\n",
+        tests=(BANS,),
+    ),
+    Sabotage(
+        name="bans-end-never",
+        why="a client that was banned for an hour is kept out for ever",
+        path="broker/accounts/bans.py",
+        old="        return ban.until_ms is None or ban.until_ms > self._core.clock_ms()\n",
+        new="        return True\n",
+        tests=(BANS,),
+    ),
+    Sabotage(
+        name="banned-networks-by-their-first-address",
+        why="the other addresses of a banned network connect",
+        path="broker/accounts/bans.py",
+        old="                ban = networks.get(number >> found.max_prefixlen - length)\n",
+        new="                ban = networks.get(number)\n",
+        tests=(BANS,),
+    ),
+    Sabotage(
+        name="banned-users-stay-connected",
+        why="a ban is without effect until the user connects anew",
+        path="broker/admission/admission.py",
+        old='                    inside.expelled("the user was banned")\n',
+        new="                    pass\n",
+        tests=(BANS,),
+    ),
+    Sabotage(
+        name="refused-connections-count-against-the-rate",
+        why="a flood of one address uses up the rate of all others",
+        path="broker/admission/connections.py",
+        old="        if own is not None and not own.has_one(now):\n",
+        new="        if self._bucket is not None:\n"
+        "            self._bucket.take_one()\n"
+        "        if own is not None and not own.has_one(now):\n",
+        tests=(CONNECTIONS,),
+    ),
+    Sabotage(
+        name="taken-over-clients-vanish-from-the-list",
+        why="an operator does not see a client that is connected",
+        path="broker/admission/connections.py",
+        old="            if self.clients.get(client.client_id) is client:",
+        new="            if client.client_id in self.clients:",
+        tests=(CONNECTIONS,),
+    ),
+    Sabotage(
+        name="pages-from-the-first-session-on",
+        why="each page is the first one: an operator sees a hundred sessions of ten thousand",
+        path="broker/sessions/client_table.py",
+        old="        for client_id in self._names.below(prefix, behind):\n",
+        new="        for client_id in self._names.below(prefix):\n",
+        tests=(PAGES, TABLE),
+    ),
+    Sabotage(
+        name="traced-payloads-uncut",
+        why="a trace shows what is in messages, as much as there is",
+        path="gateways/mqtt/packet_lines.py",
+        old="            payload = body.rest()[: self._payload_max]\n",
+        new="            payload = body.rest()\n",
+        tests=(LINES,),
+    ),
+    Sabotage(
+        name="traces-begin-within-a-packet",
+        why="a trace that begins while a packet comes shows nonsense from then on",
+        path="gateways/mqtt/tracing.py",
+        old="buffer[start if has_seen else 0 : end]",
+        new="buffer[start:end]",
+        tests=(LINES,),
+    ),
+)
