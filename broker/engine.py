@@ -172,37 +172,11 @@ class Engine:
             random_bytes=random_bytes,
         )
         self.documents = Documents(core)
-        self.scram_logins = ScramLogins(
-            users=self.users,
-            logins=self.logins,
-            documents=self.documents,
-            random_bytes=random_bytes,
-            pending_max=core.limits.exchanges_pending_max,
-            iterations=core.limits.scram_iterations,
-        )
-        token_logins: TokenLogins | None = None
-        if token_checker is not None:
-            token_logins = TokenLogins(
-                users=self.users,
-                logins=self.logins,
-                checker=token_checker,
-                now=lambda: clock_ms() / 1000,
-            )
         self.bans = Bans(core)
         self.connections = Connections(
             self.bans, connection_settings or ConnectionSettings(), clock_ms=clock_ms
         )
-        self.admission = Admission(
-            self.users,
-            self.logins,
-            self.scram_logins,
-            token_logins,
-            Expiries(scheduler, lambda: clock_ms() / 1000),
-            self.bans,
-            self.connections,
-            strangers=strangers,
-            ports_cached_max=core.limits.ports_cached_max,
-        )
+        self.admission = self._make_admission(scheduler, random_bytes, token_checker, strangers)
         self.retention = self._make_retention(state_db)
         self.groups = ConsumerGroups(core, topics)
         self.port = self.admission.port = self._make_port(owners)
@@ -213,6 +187,42 @@ class Engine:
         self.fold.restore()
         if follows:
             self._stand_by(flushed=shown, in_sync=in_sync or 0)
+
+    def _make_admission(
+        self,
+        scheduler: Scheduler,
+        random_bytes: Callable[[int], bytes],
+        token_checker: TokenChecker | None,
+        strangers: bool,
+    ) -> Admission:
+        self.scram_logins = ScramLogins(
+            users=self.users,
+            logins=self.logins,
+            documents=self.documents,
+            random_bytes=random_bytes,
+            pending_max=self.core.limits.exchanges_pending_max,
+            iterations=self.core.limits.scram_iterations,
+        )
+        clock_ms = self.core.clock_ms
+        token_logins: TokenLogins | None = None
+        if token_checker is not None:
+            token_logins = TokenLogins(
+                users=self.users,
+                logins=self.logins,
+                checker=token_checker,
+                now=lambda: clock_ms() / 1000,
+            )
+        return Admission(
+            self.users,
+            self.logins,
+            self.scram_logins,
+            token_logins,
+            Expiries(scheduler, lambda: clock_ms() / 1000),
+            self.bans,
+            self.connections,
+            strangers=strangers,
+            ports_cached_max=self.core.limits.ports_cached_max,
+        )
 
     def _make_retention(self, state_db: StateDb | None) -> Retention:
         return Retention(

@@ -21,7 +21,7 @@ from typing import Final
 
 from polymq.broker.accounts import passwords
 from polymq.broker.accounts.permissions import BadPattern, parse_pattern
-from polymq.broker.accounts.users import NAME
+from polymq.broker.accounts.user import NAME
 
 ANONYMOUS_SUBJECT: Final = "role:anonymous"
 _ACCESS: Final = {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from polymq.broker.accounts import access_keys, passwords, quotas
 from polymq.broker.accounts.access_keys import AccessKey
 from polymq.broker.accounts.quotas import Quotas
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+"""Of a user or a role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

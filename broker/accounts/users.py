@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -32,14 +31,13 @@ from polymq.broker.accounts.permissions import (
     format_pattern,
 )
 from polymq.broker.accounts.quotas import Quotas
-from polymq.broker.accounts.user import User, user_from, user_row
+from polymq.broker.accounts.user import NAME, User, user_from, user_row
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.values import Address, Position
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 ROLE_PREFIX: Final = "role:"
 _NAME_TEXT: Final = (
     "is 1 to 64 letters, digits, '.', '_', '@' and '-', and begins with a letter or digit"

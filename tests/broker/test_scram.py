@@ -76,7 +76,7 @@ def test_a_header_that_was_changed_on_the_way_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("first", "said"),
     [
         (b"p=tls-unique,,n=user,r=x", "channel binding"),
         (b"n,a=other,n=user,r=x", "another user"),
@@ -93,8 +93,8 @@ def test_a_header_that_was_changed_on_the_way_is_noticed() -> None:
         (b"n,", "begin"),
     ],
 )
-def test_a_first_message_that_is_none(first: bytes, words: str) -> None:
-    with pytest.raises(BadExchange, match=words):
+def test_a_first_message_that_is_none(first: bytes, said: str) -> None:
+    with pytest.raises(BadExchange, match=said):
         exchange(first)
 
 

@@ -74,9 +74,9 @@ def test_a_password_file() -> None:
     found = list(read_passwords(PASSWORDS.split("\n")))
     assert found[:2] == [Imported(2, "ann", PBKDF2), Imported(4, "bob", SHA512)]
     problems = found[2:]
-    words = ["twice", "colon", "cannot be a user's name", "not hashed", "neither", "not hashed"]
-    assert len(problems) == len(words)
-    for problem, word in zip(problems, words, strict=True):
+    said = ["twice", "colon", "cannot be a user's name", "not hashed", "neither", "not hashed"]
+    assert len(problems) == len(said)
+    for problem, word in zip(problems, said, strict=True):
         assert isinstance(problem, Problem)
         assert word in problem.text
     assert [problem.line for problem in problems] == [5, 6, 7, 8, 9, 10]

@@ -123,7 +123,7 @@ def test_a_set_of_keys(tmp_path: Path, private: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "words"),
+    ("claims", "said"),
     [
         ({"iss": "you"}, "issuer"),
         ({"iss": None}, "iss"),
@@ -138,9 +138,9 @@ def test_a_set_of_keys(tmp_path: Path, private: dict[str, Any]) -> None:
         ({"sub": ""}, "'sub'"),
     ],
 )
-def test_claims_that_do_not_do(secret: str, claims: dict[str, Any], words: str) -> None:
+def test_claims_that_do_not_do(secret: str, claims: dict[str, Any], said: str) -> None:
     tokens = made(secret_file=secret)
-    assert words in refused(tokens, token(**claims))
+    assert said in refused(tokens, token(**claims))
 
 
 def test_clocks_may_differ_a_little(secret: str) -> None:
@@ -195,11 +195,11 @@ def test_keys_that_are_too_weak_or_too_much(tmp_path: Path, private: dict[str, A
         serialization.NoEncryption(),
     )
     weak = pem(rsa.generate_private_key(65_537, 1024))
-    for content, words in (
+    for content, said in (
         (whole, "private"),
         (weak, "2048"),
         (pem(ec.generate_private_key(ec.SECP384R1())), "P-256"),
     ):
         file.write_bytes(content)
-        with pytest.raises(Failure, match=words):
+        with pytest.raises(Failure, match=said):
             made(public_key_file=str(file))

@@ -232,8 +232,8 @@ OF_THE_BOUNDS = (
         name="subscriptions-setting-ignored",
         why="a bridge with more topic filters than the default is refused, whatever is configured",
         path="polymq/compose.py",
-        old="EngineLimits(subscriptions_per_session_max=settings.mqtt.subscriptions_max)",
-        new="EngineLimits()",
+        old="                subscriptions_per_session_max=settings.mqtt.subscriptions_max,\n",
+        new="",
         tests=("interop_tests/test_limits_as_settings.py",),
     ),
     Sabotage(
