@@ -18,7 +18,7 @@ SHOWN: Final = {"client_id": "client", "user": "user", "address": "address"}
 
 @click.group()
 def ban() -> None:
-    """Show and change the list of those that may not connect.
+    """Keep out clients, users and addresses.
 
     A banned address or network is closed when it connects, at every listener for clients. A banned
     user cannot log in by any protocol. A banned client identifier cannot connect by MQTT: an MQTT 5
@@ -88,7 +88,9 @@ def ban_add(
     seconds: int | None,
     **options: Any,
 ) -> None:
-    """Ban a client identifier, a user or an address, and end its connections.
+    """Ban a client identifier, a user or an address.
+
+    Its connections end.
 
     Without --for, the ban has no end. A ban that exists is replaced.
 

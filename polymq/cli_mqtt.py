@@ -134,7 +134,10 @@ def client_kick(client_id: str, **options: Any) -> None:
 @click.option("--reason", default="", help="Why, for the list of bans.")
 @click.option("--for", "seconds", type=DURATION, help="For how long: 90s, 15m, 2h, 7d.")
 def client_ban(client_id: str, reason: str, seconds: int | None, **options: Any) -> None:
-    """Disconnect a client and keep it out. The same as `polymq ban add --client`."""
+    """Disconnect a client and keep it out.
+
+    The same as `polymq ban add --client`.
+    """
     add_ban(admin_client(options), "client_id", client_id, reason, seconds)
 
 
@@ -151,7 +154,9 @@ def client_unban(client_id: str, **options: Any) -> None:
 
 @click.group()
 def session() -> None:
-    """Show and delete MQTT sessions, also those of clients that are not connected.
+    """Show and delete MQTT sessions.
+
+    Clients of sessions need not be connected.
 
     CLIENT_ID is a client identifier. One that begins with a hyphen is written behind `--`.
     """
@@ -207,7 +212,7 @@ def session_list(
 @click.argument("client_id")
 @json_option
 def session_show(client_id: str, as_json: bool, **options: Any) -> None:
-    """Show a session: what waits in it, when it expires, and its subscriptions."""
+    """Show a session and its subscriptions."""
     path = path_of("mqtt", "session", query={"client_id": client_id})
     row = admin_client(options).ask("GET", path)
     if as_json:
@@ -232,7 +237,7 @@ def session_show(client_id: str, as_json: bool, **options: Any) -> None:
 @click.argument("client_id")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def session_delete(client_id: str, yes: bool, **options: Any) -> None:
-    """Delete a session with its subscriptions and all messages that wait in it.
+    """Delete a session with all that waits in it.
 
     A client that is connected is disconnected. It may connect again, and gets a new session.
     """
@@ -307,7 +312,7 @@ _RETAINED_COLUMNS: Final = {
 def retained_list(
     pattern: str, limit: int, after: str | None, as_json: bool, **options: Any
 ) -> None:
-    """List topics with a retained message, and the size of each in the log."""
+    """List topics with a retained message, with its size in the log."""
     query = {"filter": pattern, "after": after}
     answer = fetch(admin_client(options), ("mqtt", "retained"), query, "retained", limit)
     if as_json:
@@ -323,7 +328,10 @@ def retained_list(
 @click.argument("topic")
 @format_option()
 def retained_show(topic: str, form: str, **options: Any) -> None:
-    """Show the retained message of an MQTT topic, such as sensors/room1/temp."""
+    """Show the retained message of a topic.
+
+    Example: polymq retained show sensors/room1/temp
+    """
     path = path_of("mqtt", "retained", "messages", query={"topic": topic})
     record = admin_client(options).request("GET", path)[1]
     show_message(stored_message(next(iterate_records(record))), form)
@@ -335,7 +343,7 @@ def retained_show(topic: str, form: str, **options: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be cleared.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def retained_clear(pattern: str, dry_run: bool, yes: bool, **options: Any) -> None:
-    """Clear the retained messages of all topics that match FILTER.
+    """Clear the retained messages that match FILTER.
 
     New subscribers do not get them any more. Clients that are subscribed are not told, and the
     messages stay in the log until retention deletes them.

@@ -47,7 +47,9 @@ def trace(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show the packets of MQTT clients as they come and go, a line for each.
+    """Show packets of MQTT clients as they come and go.
+
+    Each packet is a line.
 
     Neighbouring packets that differ in their packet identifiers only are one line with their
     number. Passwords are never shown, and payloads only with --payload. A reader that is too slow

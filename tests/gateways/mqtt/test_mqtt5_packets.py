@@ -337,7 +337,8 @@ def test_connack() -> None:
     )
     assert sent == wire.packet(0x20, b"\x01\x00" + expected)
     assert encode_connack(MQTT_5, ReasonCode.BANNED) == b"\x20\x03\x00\x8a\x00"
-    assert encode_connack(MQTT_3_1_1, ReasonCode.BANNED) == b"", "3.1.1 has no code for it"
+    assert encode_connack(MQTT_3_1_1, ReasonCode.BANNED) == b"\x20\x02\x00\x05"
+    assert encode_connack(MQTT_3_1_1, ReasonCode.SERVER_MOVED) == b"", "3.1.1 has no code for it"
     with pytest.raises(LocalProtocolError):
         encode_connack(MQTT_5, ReasonCode.BANNED, present=True)
 
