@@ -113,7 +113,7 @@ class Bans:
         """Remove a ban. Raises Refused: NOT_FOUND, BAD_ARGUMENT, or the log takes nothing."""
         value = normal_value(kind, value)
         ban = self._bans.get(f"{kind}\x00{value}")
-        if ban is None or not self._holds(ban):
+        if ban is None or not self._in_force(ban):
             what = kind.replace("_", " ")
             raise Refused(Reason.NOT_FOUND, f"there is no ban of {what} {value!r}")
         self._core.check_writable(frees=True)
@@ -130,7 +130,7 @@ class Bans:
 
     def all(self) -> list[Ban]:
         """All bans in force, by kind and value."""
-        return [self._bans[key] for key in sorted(self._bans) if self._holds(self._bans[key])]
+        return [self._bans[key] for key in sorted(self._bans) if self._in_force(self._bans[key])]
 
     @property
     def count(self) -> int:
@@ -140,7 +140,7 @@ class Bans:
     def named(self, kind: str, value: str) -> Ban | None:
         """The ban of a client identifier or a user name that is in force."""
         ban = self._bans.get(f"{kind}\x00{value}")
-        return ban if ban is not None and self._holds(ban) else None
+        return ban if ban is not None and self._in_force(ban) else None
 
     def check(self, kind: str, value: str) -> None:
         """Whether a client identifier or a user name is free of bans; counts if it is not. Raises
@@ -171,10 +171,10 @@ class Bans:
         for (version, length), networks in self._networks.items():
             if version == found.version:
                 ban = networks.get(number >> found.max_prefixlen - length)
-                if ban is not None and self._holds(ban):
+                if ban is not None and self._in_force(ban):
                     yield ban
 
-    def _holds(self, ban: Ban) -> bool:
+    def _in_force(self, ban: Ban) -> bool:
         return ban.until_ms is None or ban.until_ms > self._core.clock_ms()
 
     # --- state ----------------------------------------------------------------------------
@@ -188,11 +188,11 @@ class Bans:
         key = f"{op['k']}\x00{op['v']}"
         ban = self._bans.pop(key, None)
         if ban is not None and ban.kind == ADDRESS:
-            place, number = _place(ban.value)
-            networks = self._networks[place]
+            prefix, number = _network_key(ban.value)
+            networks = self._networks[prefix]
             del networks[number]
             if not networks:
-                del self._networks[place]
+                del self._networks[prefix]
         return [("ban", key)]
 
     def state_kinds(self) -> tuple[StateKind, ...]:
@@ -214,8 +214,8 @@ class Bans:
             by=row["b"],
         )
         if kind == ADDRESS:
-            place, number = _place(value)
-            self._networks.setdefault(place, {})[number] = ban
+            prefix, number = _network_key(value)
+            self._networks.setdefault(prefix, {})[number] = ban
 
 
 def normal_value(kind: str, value: str) -> str:
@@ -261,7 +261,7 @@ def parse_network(value: str) -> IPv4Network | IPv6Network:
     return network
 
 
-def _place(value: str) -> tuple[tuple[int, int], int]:
+def _network_key(value: str) -> tuple[tuple[int, int], int]:
     """Where a network is in the table."""
     network = parse_network(value)
     number = int(network.network_address) >> network.max_prefixlen - network.prefixlen

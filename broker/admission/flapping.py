@@ -14,7 +14,7 @@ from typing import Final
 
 from polymq.broker.bounded_cache import BoundedCache
 
-PLACES: Final = 10_000
+WATCHED_MAX: Final = 10_000
 """Client identifiers that are watched, some 300 bytes each."""
 
 
@@ -38,12 +38,17 @@ class Flapping:
     """
 
     def __init__(
-        self, *, count: int, window_seconds: float, ban_seconds: float, places: int = PLACES
+        self,
+        *,
+        count: int,
+        window_seconds: float,
+        ban_seconds: float,
+        watched_max: int = WATCHED_MAX,
     ) -> None:
         self._count = count
         self._window = window_seconds
         self._ban = ban_seconds
-        self._watched: BoundedCache[str, _Watched] = BoundedCache(places)
+        self._watched: BoundedCache[str, _Watched] = BoundedCache(watched_max)
 
     def ended(self, client_id: str, now: float) -> bool:
         """A connection of this client ended at `now`, in seconds. Returns whether the client is

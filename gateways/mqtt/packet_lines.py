@@ -80,11 +80,11 @@ class Splitter:
 
 def _packet_size(data: bytes, at: int) -> int | None:
     size = shift = 0
-    for place in range(at + 1, min(at + 5, len(data))):
-        size |= (data[place] & 0x7F) << shift
+    for index in range(at + 1, min(at + 5, len(data))):
+        size |= (data[index] & 0x7F) << shift
         shift += 7
-        if data[place] < 0x80:
-            return place + 1 - at + size
+        if data[index] < 0x80:
+            return index + 1 - at + size
     if len(data) >= at + 5:
         raise Broken
     return None

@@ -108,7 +108,7 @@ def test_flapping() -> None:
 
 
 def test_flapping_is_bounded_and_forgets_those_not_seen_for_longest() -> None:
-    flapping = Flapping(count=2, window_seconds=10, ban_seconds=100, places=3)
+    flapping = Flapping(count=2, window_seconds=10, ban_seconds=100, watched_max=3)
     for name in ("a", "b", "c"):
         flapping.ended(name, 0)
     flapping.ended("a", 1)
