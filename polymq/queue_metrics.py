@@ -67,24 +67,7 @@ def queue_probes(engine: Engine) -> list[Probe]:
             "Wills that could not be published, and never can.",
             lambda: engine.sessions.wills.lost_count,
         ),
-        counter(
-            "polymq_session_messages_dropped",
-            "Messages that full MQTT sessions and shared subscriptions lost "
-            "(mqtt.session_queue_max).",
-            lambda: (
-                engine.sessions.backlogs.dropped_count + engine.sessions.shares.bounds.dropped_count
-            ),
-        ),
-        gauge(
-            "polymq_mqtt_shared_subscriptions",
-            "Shared subscriptions of MQTT: share names, each with a topic filter.",
-            lambda: len(engine.sessions.shares.by_address),
-        ),
-        gauge(
-            "polymq_mqtt_shared_subscription_members",
-            "Sessions that share subscriptions of MQTT, once for each subscription.",
-            lambda: engine.sessions.shares.member_count,
-        ),
+        *_session_probes(engine),
         counter(
             "polymq_messages_redelivered",
             "Deliveries of messages that had already been delivered.",
@@ -109,5 +92,27 @@ def queue_probes(engine: Engine) -> list[Probe]:
             "polymq_messages_set_aside",
             "Messages that had to be moved and were set aside, because they fit nowhere.",
             lambda: engine.set_aside.count,
+        ),
+    ]
+
+
+def _session_probes(engine: Engine) -> list[Probe]:
+    shares = engine.sessions.shares
+    return [
+        counter(
+            "polymq_session_messages_dropped",
+            "Messages that full MQTT sessions and shared subscriptions lost "
+            "(mqtt.session_queue_max).",
+            lambda: engine.sessions.backlogs.dropped_count + shares.bounds.dropped_count,
+        ),
+        gauge(
+            "polymq_mqtt_shared_subscriptions",
+            "Shared subscriptions of MQTT: share names, each with a topic filter.",
+            lambda: len(shares.by_address),
+        ),
+        gauge(
+            "polymq_mqtt_shared_subscription_members",
+            "Sessions that share subscriptions of MQTT, once for each subscription.",
+            lambda: shares.member_count,
         ),
     ]

@@ -35,19 +35,19 @@ class Taker(Protocol):
         """How many messages it takes now."""
 
 
-class Place(Protocol):
-    """A member's place: see `queue.Registration`."""
+class Registered(Protocol):
+    """A member's place in its group: see `queue.Registration`."""
 
     @property
     def consumer(self) -> Taker:
         """Who has it."""
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=Registered)
 
 
 class Turns(Generic[P]):
-    """The places of the members that are connected, and those of them that may have room.
+    """The members that are connected and may have room, in the order of their turns.
 
     Attributes:
         by_hash: the key of a run, where that chooses the member; else None.
@@ -61,43 +61,43 @@ class Turns(Generic[P]):
         self._rest = self._left = 0  # of what is dealt out now, and for how many members
         self.by_hash: Callable[[RunMeta], int] | None = _KEYS.get(strategy)
 
-    def wake(self, place: P) -> None:
+    def wake(self, registration: P) -> None:
         """It may have room: it comes behind the others."""
-        if place not in self._awake:
-            self._awake[place] = None
+        if registration not in self._awake:
+            self._awake[registration] = None
 
-    def remove(self, place: P) -> None:
+    def remove(self, registration: P) -> None:
         """Its member is gone."""
-        self._awake.pop(place, None)
+        self._awake.pop(registration, None)
 
     def next(self, ready: int) -> tuple[P, int] | None:
         """Whose turn it is, and how many of the messages that are ready it gets."""
         awake = self._awake
         while awake:
-            place = next(iter(awake))
-            credit = place.consumer.credit()
+            registration = next(iter(awake))
+            credit = registration.consumer.credit()
             if credit <= 0:
-                del awake[place]
+                del awake[registration]
                 continue
             if self._is_sticky:
-                return place, min(credit, ready)
+                return registration, min(credit, ready)
             if ready != self._rest or self._left <= 0:
                 self._left = len(awake)
             count = min(credit, max(1, ready // self._left))
             self._left -= 1
             self._rest = ready - count
-            del awake[place]
-            awake[place] = None
-            return place, count
+            del awake[registration]
+            awake[registration] = None
+            return registration, count
         return None
 
     def room(self) -> int:
         """How many messages the members take now: of some of them, if there are many."""
         room = count = 0
-        for place in list(self._awake):
-            credit = place.consumer.credit()
+        for registration in list(self._awake):
+            credit = registration.consumer.credit()
             if credit <= 0:
-                del self._awake[place]
+                del self._awake[registration]
                 continue
             room += credit
             count += 1
@@ -105,17 +105,17 @@ class Turns(Generic[P]):
                 break
         return room
 
-    def chosen(self, places: Sequence[P], key: int, count: int) -> tuple[P, int] | None:
+    def chosen(self, registrations: Sequence[P], key: int, count: int) -> tuple[P, int] | None:
         """By hash: who gets the next of `count` messages with this key, and how many."""
         awake = self._awake
-        start = key % len(places) if places else 0
-        for at in range(start, start + len(places)):
-            place = places[at % len(places)]
-            if place in awake:
-                credit = place.consumer.credit()
+        start = key % len(registrations) if registrations else 0
+        for at in range(start, start + len(registrations)):
+            registration = registrations[at % len(registrations)]
+            if registration in awake:
+                credit = registration.consumer.credit()
                 if credit > 0:
-                    return place, min(credit, count)
-                del awake[place]
+                    return registration, min(credit, count)
+                del awake[registration]
         return None
 
 

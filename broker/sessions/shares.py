@@ -189,7 +189,7 @@ class Member(Subscription):
             )
 
 
-class MemberPlace(Registration):
+class MemberRegistration(Registration):
     """A connected member's place in its group."""
 
     __slots__ = ()
@@ -229,12 +229,12 @@ class _ByHash:
             if chosen is None:  # they took less than they said
                 group.requeue(offset, left.count)
                 return
-            place, count = chosen
+            registration, count = chosen
             if count == left.count:
-                place.consumer.deliver(Delivery((left,), offset, count, False))
+                registration.consumer.deliver(Delivery((left,), offset, count, False))
                 return
             part, left = cut(left, count)
-            place.consumer.deliver(Delivery((part,), offset, count, False))
+            registration.consumer.deliver(Delivery((part,), offset, count, False))
             offset += count
 
     def cancelled(self) -> None:
@@ -269,7 +269,7 @@ class ShareGroup(SessionGroup):
         "waits",
     )
 
-    registrations: Sequence[MemberPlace]
+    registrations: Sequence[MemberRegistration]
     shares: Shares
 
     def __init__(
@@ -294,7 +294,7 @@ class ShareGroup(SessionGroup):
         """It is this share's."""
         self.shares = shares
         self.address = address
-        self.turns: Turns[MemberPlace] = Turns(shares.settings.share_strategy)
+        self.turns: Turns[MemberRegistration] = Turns(shares.settings.share_strategy)
         self._by_hash: Registration | None = None
         if self.turns.by_hash is not None:
             self._by_hash = Registration(self, _ByHash(self), takes_apart=self._takes_apart)
@@ -328,19 +328,23 @@ class ShareGroup(SessionGroup):
         assert not priority
         if not self.registrations and not self.shares.settings.keeps_qos_0:
             self.away_end = self.queue.visible
-        place = MemberPlace(self, consumer, reads_long=reads_long, takes_apart=takes_apart)
-        self.registrations = [*self.registrations, place]
-        return place
+        registration = MemberRegistration(
+            self, consumer, reads_long=reads_long, takes_apart=takes_apart
+        )
+        self.registrations = [*self.registrations, registration]
+        return registration
 
     def remove(self, registration: Registration) -> None:
         """See `Group`."""
-        assert isinstance(registration, MemberPlace)
+        assert isinstance(registration, MemberRegistration)
         self.turns.remove(registration)
         super().remove(registration)
 
     def _takes_apart(self, meta: RunMeta) -> bool:
-        places = self.registrations
-        return any(place.takes_apart is not None and place.takes_apart(meta) for place in places)
+        return any(
+            registration.takes_apart is not None and registration.takes_apart(meta)
+            for registration in self.registrations
+        )
 
     def _next_registration(self, ready: int) -> tuple[Registration, int] | None:
         by_hash = self._by_hash

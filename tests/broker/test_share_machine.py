@@ -39,7 +39,7 @@ class Members(RuleBasedStateMachine):
         self.seen: dict[int, int] = {}  # publishes of each connection that were looked at
         self.unacked: dict[int, list[tuple[int, int, int]]] = {}  # number, QoS, packet id
         self.published: dict[int, int] = {}  # QoS of each message
-        self.once: dict[int, int] = {}  # who got a message with QoS 2
+        self.once: dict[int, int] = {}  # which client got a message with QoS 2
         self.acked: set[int] = set()
         self.sent: set[int] = set()
         self.strategy = ROUND_ROBIN
@@ -52,33 +52,33 @@ class Members(RuleBasedStateMachine):
         self.broker.session_settings = SessionSettings(share_strategy=strategy)  # type: ignore[arg-type]
         self.kill()
 
-    @rule(who=numbers_of_members, credit=st.sampled_from([0, 3, 1000]))
-    def come(self, who: int, credit: int) -> None:
+    @rule(client=numbers_of_members, credit=st.sampled_from([0, 3, 1000]))
+    def come(self, client: int, credit: int) -> None:
         """Connect and subscribe, or subscribe again."""
-        clean, qos = MEMBERS[who]
-        if who not in self.here:
-            self.here[who] = connect(self.broker, f"c{who}", clean=clean, credit=credit)
-            self.seen[who] = 0
-            self.unacked[who] = []
-        session, link = self.here[who]
+        clean, qos = MEMBERS[client]
+        if client not in self.here:
+            self.here[client] = connect(self.broker, f"c{client}", clean=clean, credit=credit)
+            self.seen[client] = 0
+            self.unacked[client] = []
+        session, link = self.here[client]
         link.left = credit
         session.subscribe(SHARE, at_qos(qos))
         session.ready()
         self.look()
 
-    @rule(who=numbers_of_members)
-    def go(self, who: int) -> None:
+    @rule(client=numbers_of_members)
+    def go(self, client: int) -> None:
         """The connection ends."""
-        found = self.here.pop(who, None)
+        found = self.here.pop(client, None)
         if found is not None:
             found[0].disconnect()
         self.look()
 
-    @rule(who=numbers_of_members)
-    def unsubscribe(self, who: int) -> None:
+    @rule(client=numbers_of_members)
+    def unsubscribe(self, client: int) -> None:
         """What is in flight stays so."""
-        if who in self.here and who != KEEPER:
-            self.here[who][0].unsubscribe(SHARE)
+        if client in self.here and client != KEEPER:
+            self.here[client][0].unsubscribe(SHARE)
         self.look()
 
     @rule(qos=st.sampled_from([0, 1, 2]), count=st.integers(1, 7), tag=st.sampled_from("xyz"))
@@ -91,20 +91,20 @@ class Members(RuleBasedStateMachine):
         self.broker.publish(template, *(b"%d" % number for number in numbers))
         self.look()
 
-    @rule(who=numbers_of_members, count=st.integers(1, 9))
-    def acknowledge(self, who: int, count: int) -> None:
+    @rule(client=numbers_of_members, count=st.integers(1, 9))
+    def acknowledge(self, client: int, count: int) -> None:
         """The oldest, as far as they were sent."""
-        if who not in self.here:
+        if client not in self.here:
             return
-        session, _ = self.here[who]
-        for number, qos, packet in self.unacked[who][:count]:
+        session, _ = self.here[client]
+        for number, qos, packet in self.unacked[client][:count]:
             if qos == 1:
                 session.acknowledged(packet, 1)
             else:
                 session.received(packet, 1)
                 session.completed(packet, 1)
             self.acked.add(number)
-        del self.unacked[who][:count]
+        del self.unacked[client][:count]
         self.look()
 
     @rule()
@@ -124,24 +124,24 @@ class Members(RuleBasedStateMachine):
         """What members got: QoS 2 never twice."""
         for _ in range(3):
             self.broker.step()
-        for who, (_, link) in self.here.items():
-            for _, body, qos, packet, duplicate, _ in link.publishes[self.seen[who] :]:
+        for client, (_, link) in self.here.items():
+            for _, body, qos, packet, duplicate, _ in link.publishes[self.seen[client] :]:
                 number = int(body)
                 self.sent.add(number)
                 if number in self.once:  # the same session may get it again, as a duplicate
-                    assert (who, qos, duplicate) == (self.once[number], 2, True), number
+                    assert (client, qos, duplicate) == (self.once[number], 2, True), number
                 if qos == 2:
-                    self.once[number] = who
+                    self.once[number] = client
                 if qos:
-                    self.unacked[who].append((number, qos, packet))
+                    self.unacked[client].append((number, qos, packet))
                 else:
                     self.acked.add(number)  # that is all there is of it
-            self.seen[who] = len(link.publishes)
+            self.seen[client] = len(link.publishes)
 
     def teardown(self) -> None:
         """All others go: what was not done with comes to the one that is left, and that is all."""
-        for who in list(self.here):
-            self.go(who)
+        for client in list(self.here):
+            self.go(client)
         self.come(KEEPER, 100_000)
         while self.unacked[KEEPER]:
             self.acknowledge(KEEPER, 1000)

@@ -218,6 +218,20 @@ def test_quality_2_stays_with_its_member(tmp_path: Path, way: str, received: boo
     broker.stop()
 
 
+def test_each_member_has_its_own_messages_again_after_a_crash(tmp_path: Path) -> None:
+    """Of QoS 2; nobody else gets them, whoever comes first."""
+    broker = Broker(tmp_path / "data")
+    links = [join(broker, f"c{number}", 2)[1] for number in range(2)]
+    publish(broker, *numbered(0, 6), qos=2)
+    broker.step(0.5)
+    start_again(broker, "kill")
+    join(broker, "other", 2)
+    again = [connect(broker, f"c{number}")[1] for number in range(2)]
+    broker.step()
+    assert [link.bodies for link in again] == [link.bodies for link in links]
+    broker.stop()
+
+
 @pytest.mark.parametrize("way", ["end", "clean", "kill"])
 def test_quality_2_goes_to_nobody_else_when_the_session_ends(tmp_path: Path, way: str) -> None:
     """[MQTT-4.8.2-5]: also of a session that ends with its connection, and of one of these that
@@ -438,6 +452,29 @@ def test_dropping_leaves_what_is_in_flight(tmp_path: Path) -> None:
     start_again(broker, "kill")
     _, again = connect(broker, "c1")
     assert again.bodies == [*numbered(0, 3), *numbered(7, 12)]
+    broker.stop()
+
+
+def test_going_on_behind_a_gap_leaves_what_is_in_flight(tmp_path: Path) -> None:
+    """The newest were left out; what was sent before that comes again after a crash."""
+    broker = Broker(tmp_path / "data")
+    broker.session_settings = SessionSettings(waiting_max=5, overflow=DROP_NEWEST)
+    broker.restart()
+    session, link = join(broker, "c1", credit=0)
+    for body in numbered(0, 12):
+        publish(broker, body)
+    broker.step(1.0)
+    link.left = 100
+    session.ready()  # all that waits is sent, and something comes at once
+    assert link.bodies == numbered(0, 5)
+    broker.publish(broker.template("a", "x"), b"12")
+    broker.loop.run()
+    broker.flush()
+    broker.loop.run()
+    assert link.bodies == [*numbered(0, 5), b"12"]
+    broker.kill()
+    broker.open()
+    assert connect(broker, "c1")[1].bodies == [*numbered(0, 5), b"12"]
     broker.stop()
 
 

@@ -401,8 +401,8 @@ OF_THE_BOUNDS = (
         name="filters-of-a-crash-stay",
         why="filter queues that a crash leaves without readers store messages for ever",
         path="broker/sessions/state.py",
-        old="                self._unread[address] = None\n            for group in found",
-        new="                pass\n            for group in found",
+        old="                self._unread[address] = None\n            for reader in found",
+        new="                pass\n            for reader in found",
         tests=(SESSION_ENDS,),
     ),
     Sabotage(

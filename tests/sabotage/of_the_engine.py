@@ -252,9 +252,9 @@ FLIGHTS = (
     Sabotage(
         name="lowered-subscription-not-in-the-row",
         why="a restart loses what waited when a subscription was lowered to QoS 0",
-        path="broker/sessions/state.py",
-        old="        row += [subscription.queued_qos, subscription.queued_end]\n",
-        new="        pass\n",
+        path="broker/sessions/subscription.py",
+        old="            row += [self.queued_qos, self.queued_end]\n",
+        new="            pass\n",
         tests=(LOWERED,),
     ),
     Sabotage(

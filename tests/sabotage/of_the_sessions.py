@@ -10,6 +10,7 @@ SESSIONS = "tests/broker/test_engine_sessions.py"
 LIFETIMES = "tests/broker/test_session_lifetimes.py"
 WILLS = "tests/broker/test_wills.py"
 OPTIONS = "tests/broker/test_subscription_options.py"
+SHARES = "tests/broker/test_shared_subscriptions.py"
 
 OF_THE_SESSIONS = (
     Sabotage(
@@ -252,17 +253,17 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="raised-subscriptions-get-what-came-under-qos-0",
         why="messages that a device did not want pushed out those that it waits for",
-        path="broker/sessions/state.py",
-        old="        subscription.lowered_first, subscription.lowered_end = first, offset\n",
-        new="        pass\n",
+        path="broker/sessions/subscription.py",
+        old="            self.lowered_first, self.lowered_end = first, offset\n",
+        new="            pass\n",
         tests=(UNCOUNTED,),
     ),
     Sabotage(
         name="snapshots-forget-what-came-under-qos-0",
         why="the same after a restart",
-        path="broker/sessions/state.py",
-        old="        row += [subscription.lowered_first, subscription.lowered_end]\n",
-        new="        row += [0, 0]\n",
+        path="broker/sessions/subscription.py",
+        old="            row += [self.lowered_first, self.lowered_end]\n",
+        new="            row += [0, 0]\n",
         tests=(UNCOUNTED,),
     ),
     Sabotage(
@@ -328,5 +329,69 @@ OF_THE_SESSIONS = (
         old="                waiting_max=settings.mqtt.session_queue_max,\n",
         new="",
         tests=("interop_tests/test_mqtt_session_limits.py",),
+    ),
+    Sabotage(
+        name="shares-keep-what-a-member-left-unacknowledged",
+        why="a worker crashes, and the jobs that it had wait for it, maybe for ever",
+        path="broker/sessions/session.py",
+        old="            self.sessions.shares.connection_ended(self)\n",
+        new="            pass\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="shared-quality-2-comes-back-with-the-session-that-ended",
+        why="a message of QoS 2 is carried out by two workers",
+        path="broker/sessions/shares.py",
+        old="                holder.settle(offset, count)\n                touched",
+        new="                holder.group.requeue(offset, count)\n                touched",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="shared-quality-2-of-clean-members-is-forgotten-by-a-crash",
+        why="a message of QoS 2 is carried out twice after a crash",
+        path="broker/sessions/shares.py",
+        old="[*settled, [offset, count]]",
+        new="settled",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="shared-quality-2-that-was-not-sent-is-lost",
+        why="a message was acknowledged to its publisher, and no worker ever gets it",
+        path="broker/sessions/shares.py",
+        old="        if session.link is None:  # and nobody has got it\n",
+        new="        if session.link is None and False:\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="full-members-of-shares-are-asked-for-ever",
+        why="one client that does not read stalls all workers that share a subscription with it",
+        path="broker/sessions/share_turns.py",
+        old="                del awake[registration]\n                continue\n",
+        new="                return None\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="in-flight-of-one-member-hides-that-of-another",
+        why="after a restart, a message of QoS 2 in flight at one worker goes to another as well",
+        path="broker/sessions/state.py",
+        old="                in_flight.setdefault(group, []).extend(stretches)\n",
+        new="                in_flight[group] = stretches\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="shares-of-clean-members-outlive-a-crash",
+        why="a shared subscription that nobody has any more holds the log for ever",
+        path="broker/sessions/shares.py",
+        old="            if not group.members:\n                self.unused[group] = None\n",
+        new="            pass\n",
+        tests=(SHARES,),
+    ),
+    Sabotage(
+        name="dropped-from-a-share-with-what-is-in-flight",
+        why="a full shared subscription loses what a worker has not acknowledged, without a count",
+        path="broker/sessions/share_bounds.py",
+        old="            self._queue_store.write_acks()  # what is in flight does not wait\n",
+        new="",
+        tests=(SHARES,),
     ),
 )

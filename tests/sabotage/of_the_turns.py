@@ -43,8 +43,8 @@ OF_THE_TURNS = (
         name="filters-in-part",
         why="a session keeps subscriptions of a SUBSCRIBE that broke the protocol",
         path="gateways/mqtt/subscribing.py",
-        old="    for _ in packet.filters():  # a packet that breaks the protocol changes nothing\n",
-        new="    for _ in ():\n",
+        old="for asked in packet.filters():  # a packet that breaks the protocol changes nothing\n",
+        new="for asked in ():\n",
         tests=(MQTT_TURNS,),
     ),
     Sabotage(
