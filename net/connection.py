@@ -163,11 +163,14 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
     """
 
     context: Context
+    proxied_name: str | None = None
+    """The common name of the client's certificate, where a proxy has verified one and said so."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.peer = ""
-        """Remote address for log lines, `host:port`."""
+        """Remote address for log lines, `host:port`. A listener sets it before the connection is
+        made where it is not the transport's: for a Unix socket, or behind a proxy."""
         self.roster: Roster[SocketConnection] | None = None
         """Set by the listener: told once when the socket is gone."""
         self._deadline: float | None = None
@@ -252,8 +255,9 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self.transport = transport
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
+        if not self.peer:
+            peer = transport.get_extra_info("peername")
+            self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
         self.transport.set_write_buffer_limits(HIGH_WATER_BYTES, LOW_WATER_BYTES)
         self.opened()
 

@@ -7,16 +7,19 @@ import errno
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from polymq.net.accept_rate import AcceptRate
 from polymq.net.budget import Share
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.loop_server import EXHAUSTED_SECONDS, Exhaustion, LoopServer
 from polymq.net.plane import Acceptor, Plane
+from polymq.net.proxied import Proxies
+from polymq.net.proxy_protocol import ProxyHeader
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +96,23 @@ class Listener:
     Args:
         share: how many connections it may have.
         newcomers_max: how many of them may be newcomers; by default what the share says.
+        peer: what stands for the address of every client, where they have none (a Unix socket).
+        rate_max: how many new connections it accepts in a second; 0: no limit.
     """
 
-    def __init__(self, context: Context, share: Share, newcomers_max: int | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        share: Share,
+        newcomers_max: int | None = None,
+        *,
+        peer: str = "",
+        rate_max: float = 0,
+    ) -> None:
         self._context = context
         self.port = 0
+        self._peer = peer
+        self._rate = AcceptRate(rate_max, context.now()) if rate_max else None
         self.roster: Roster[SocketConnection] = Roster(
             share,
             close=self._close_newcomer,
@@ -129,9 +144,14 @@ class Listener:
         accepts = self._context.accepts
         if accepts is not None and not accepts(address):
             return None
-        connection = self.roster.admit(factory, address)
+        if self._rate is not None and not self._rate.take(self._context.now()):
+            self.roster.refuse(address, "connection_rate_max allows no more in this second")
+            return None
+        connection = self.roster.admit(factory, self._peer or address)
         if connection is not None:
             connection.roster = self.roster
+            if self._peer:
+                connection.peer = self._peer
         return connection
 
     def _close_newcomer(self, connection: SocketConnection) -> None:
@@ -146,9 +166,20 @@ class Listener:
         assert isinstance(connection, SocketConnection)
         self.roster.gone(connection)
 
+    def named(self, connection: asyncio.BaseProtocol, header: ProxyHeader) -> None:
+        """A proxy says who the client of a connection is that is being made."""
+        assert isinstance(connection, SocketConnection)
+        connection.proxied_name = header.common_name
+        if header.address is not None:
+            connection.peer = header.peer
+            self.roster.moved(connection, connection.address)
+
     def attach(self, server: Server) -> None:
         """Take charge of the bound server."""
         self._server = server
+        if self._peer:
+            self.roster.where = self._peer
+            return
         host, self.port = server.sockets[0].getsockname()[:2]
         self.roster.where = f"{host}:{self.port}"
 
@@ -185,10 +216,13 @@ async def listen(
     *,
     host: str,
     port: int,
-    tls: ssl.SSLContext | None = None,
+    tls: TlsSource | None = None,
     connections_max: int,
     newcomers_max: int | None = None,
     sockets: Sequence[socket.socket] = (),
+    peer: str = "",
+    rate_max: float = 0,
+    proxies: Proxies | None = None,
 ) -> Listener:
     """Bind and listen; port 0 lets the system pick (see `Listener.port`).
 
@@ -197,20 +231,26 @@ async def listen(
         newcomers_max: how many of them may be newcomers (`roster.py`); by default a part of them.
         sockets: sockets that already listen (`bind`), in place of binding `host` and `port`. They
             belong to the listener from now on.
+        peer, rate_max: see `Listener`.
+        proxies: behind which the clients are.
 
     Raises:
         CannotListen: in one sentence for the user.
     """
-    listener = Listener(context, context.budget.share(connections_max), newcomers_max)
+    share = context.budget.share(connections_max)
+    listener = Listener(context, share, newcomers_max, peer=peer, rate_max=rate_max)
     plane = context.plane() if tls is None else None
     try:
         bound = sockets or await bind(context.loop, host, port)
-        if plane is None:
+        if plane is None or proxies is not None:
             accepting = LoopServer(
                 context.loop,
                 make=partial(listener.admit, factory),
                 failed=listener.never_made,
                 tls=tls,
+                proxies=proxies,
+                named=listener.named,
+                adopt=None if plane is None else partial(_adopt, plane),
             )
             accepting.open(bound)
             listener.attach(accepting)
@@ -221,6 +261,11 @@ async def listen(
     except OSError as error:
         raise CannotListen(explain(host, port, error)) from error
     return listener
+
+
+def _adopt(plane: Plane, descriptor: int, connection: asyncio.BaseProtocol) -> None:
+    assert isinstance(connection, SocketConnection)
+    plane.adopt(descriptor, connection)
 
 
 async def reserve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:

@@ -12,9 +12,12 @@ import asyncio
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
+
+from polymq.net.proxied import Proxies
+from polymq.net.proxy_protocol import ProxyError, ProxyHeader
+from polymq.net.tls_source import TlsSource
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,10 @@ class LoopServer:
         failed: told of a protocol whose connection was never made: the handshake failed.
         refusal: what is written, as far as it fits, to a connection without TLS that is one too
             many.
+        proxies: behind which the clients are; None: they connect by themselves.
+        named: told what the proxy says of a connection that is being made.
+        adopt: takes over the descriptor of a socket without TLS that is ready for its protocol, in
+            place of the loop.
     """
 
     def __init__(
@@ -66,14 +73,20 @@ class LoopServer:
         *,
         make: Callable[[str], asyncio.BaseProtocol | None],
         failed: Callable[[asyncio.BaseProtocol], None],
-        tls: ssl.SSLContext | None = None,
+        tls: TlsSource | None = None,
         refusal: bytes = b"",
+        proxies: Proxies | None = None,
+        named: Callable[[asyncio.BaseProtocol, ProxyHeader], None] | None = None,
+        adopt: Callable[[int, asyncio.BaseProtocol], None] | None = None,
     ) -> None:
         self._loop = loop
         self._make = make
         self._failed = failed
         self._tls = tls
         self._refusal = refusal
+        self._proxies = proxies
+        self._named = named
+        self._adopt = adopt
         self._connecting: set[asyncio.Task[None]] = set()
         self._unmade: dict[asyncio.BaseProtocol, socket.socket] = {}
         self._exhaustion = Exhaustion()
@@ -128,6 +141,10 @@ class LoopServer:
         return True
 
     def _take(self, accepted: socket.socket, address: str) -> None:
+        if self._proxies is not None and not self._proxies.trusts(address):
+            self._proxies.failed(address, "it is not in proxy_networks")
+            accepted.close()
+            return
         protocol = self._make(address)
         accepted.setblocking(False)
         if protocol is None:
@@ -144,12 +161,25 @@ class LoopServer:
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, accepted: socket.socket, protocol: asyncio.BaseProtocol) -> None:
-        seconds = None if self._tls is None else TLS_HANDSHAKE_SECONDS
+        tls = None if self._tls is None else self._tls()
+        seconds = None if tls is None else TLS_HANDSHAKE_SECONDS
         try:
+            if self._proxies is not None:
+                header = await self._proxies.read(self._loop, accepted)
+                if self._named is not None:
+                    self._named(protocol, header)
+                if tls is None and self._adopt is not None:
+                    self._adopt(accepted.detach(), protocol)
+                    return
             await self._loop.connect_accepted_socket(
-                lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+                lambda: protocol, accepted, ssl=tls, ssl_handshake_timeout=seconds
             )
         except OSError:  # also ssl.SSLError, TimeoutError: the peer's fault, and its loss
+            accepted.close()
+            self._failed(protocol)
+        except ProxyError as error:
+            assert self._proxies is not None
+            self._proxies.failed(_peer_of(accepted), str(error))
             accepted.close()
             self._failed(protocol)
         except BaseException:
@@ -158,3 +188,12 @@ class LoopServer:
             raise
         finally:
             del self._unmade[protocol]
+
+
+def _peer_of(accepted: socket.socket) -> str:
+    """For log lines."""
+    try:
+        host, port = accepted.getpeername()[:2]
+    except OSError:
+        return "a proxy that is gone"
+    return f"{host}:{port}"

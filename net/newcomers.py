@@ -112,6 +112,13 @@ class Newcomers(Generic[N]):
             del network.silent[newcomer]
             network.spoken[newcomer] = None
 
+    def move(self, newcomer: N, network: str) -> None:
+        """It has turned out that the connection comes from another network. No effect on a
+        connection that is no newcomer."""
+        if newcomer in self._network_of:
+            self.remove(newcomer)
+            self.add(newcomer, network)
+
     def remove(self, newcomer: N) -> None:
         """It has proven itself, or is gone. No effect on a connection that is no newcomer."""
         network = self._network_of.pop(newcomer, None)

@@ -47,6 +47,9 @@ class Plane(Protocol):
             exhausted: called when the system has no room for one; then `resume` goes on.
         """
 
+    def adopt(self, fd: int, stream: Stream) -> None:
+        """Take over a connected socket that does not block, and is the plane's from now on."""
+
     def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
         """Call back within an iteration while the descriptor is readable."""
 

@@ -105,6 +105,11 @@ class Roster(Generic[C]):
         """The first words of a connection were valid."""
         self._newcomers.spoke(connection)
 
+    def moved(self, connection: C, address: str) -> None:
+        """The client of a connection has another remote address than the socket: a proxy said so.
+        It competes with the newcomers of its own network from now on."""
+        self._newcomers.move(connection, network_of(address))
+
     def proven(self, connection: C) -> None:
         """A connection has logged in or made a valid request. It gives way to no one any more.
         Safe to call again."""
@@ -142,14 +147,15 @@ class Roster(Generic[C]):
         self._close(connection)
 
     def _refused(self, network: str) -> None:
+        why = "as many as connections_max or the open files of this process allow"
+        self.refuse(network, f"there are {len(self.connections)}, {why}")
+
+    def refuse(self, address: str, why: str) -> None:
+        """Count an arrival that is closed at once, and report it now and then."""
         self.refused_count += 1
         if self._may_report("refused"):
             log.warning(
-                "%s: refusing connections, the last one from %s: there are %d, as many as "
-                "connections_max or the open files of this process allow",
-                self.where,
-                network,
-                len(self.connections),
+                "%s: refusing connections, the last one from %s: %s", self.where, address, why
             )
 
     def _may_report(self, what: str) -> bool:

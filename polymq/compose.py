@@ -48,7 +48,13 @@ from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, counter, gauge, make_registry
-from polymq.mqtt_metrics import MQTT_SERVERS, limit_probes, mqtt_probes
+from polymq.mqtt_listeners import (
+    check_listeners_tls,
+    is_private,
+    open_listeners,
+    plain_listeners,
+)
+from polymq.mqtt_metrics import limit_probes, mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.net.budget import Budget
@@ -76,7 +82,8 @@ from polymq.servers import (
 )
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
-from polymq.tls import HTTP_PROTOCOLS, make_tls, warn_of_dates
+from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
+from polymq.tls_files import TlsFiles
 from polymq.tokens import make_tokens
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
@@ -101,6 +108,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     check_settings(settings)
     check_tls(settings)
     make_tokens(settings.jwt)
+    check_listeners_tls(settings)
     names_credentials(settings)
     try:
         files = files or RealFiles()
@@ -201,6 +209,8 @@ class Node:
         self._budget = budget or connection_budget(open_files_max())
         self._stack: list[Callable[[], Any]] = []
         self._servers: dict[str, GatewayServer] = {}
+        self._mqtt_listeners: dict[str, int | str] = {}  # port or path, by name
+        self._tls_files: TlsFiles | None = None
         self._engine: Engine
         self._upkeep: Upkeep
         self._registration: Registration | None = None
@@ -280,7 +290,14 @@ class Node:
         self._stack.append(self.replication.stop)
         ports["replication"] = await self.replication.start(self._engine, context)
         say_what_was_lowered(self._budget, open_files_max())
-        return Ports(host=settings.server.host, **ports)
+        return Ports(
+            host=settings.server.host, **ports, mqtt_listeners=self._mqtt_listeners or None
+        )
+
+    def renew_tls(self) -> None:
+        """Read the files of TLS again; new connections use them."""
+        if self._tls_files is not None:
+            self._tls_files.renew()
 
     def _make_engine(self, scheduler: Context, readers: Workers, hashers: Workers) -> Engine:
         """Fold the state. Raises StoreError."""
@@ -302,7 +319,7 @@ class Node:
             token_checker=make_tokens(settings.jwt),
             header_reader=AmqpHeaders(),
             plain_body=plain_body,
-            strangers=is_loopback(settings.server.host) or settings.server.allow_insecure,
+            strangers=is_private(settings) or settings.server.allow_insecure,
             topic_defaults=TopicSettings().with_values(
                 {**settings.topics.model_dump(), "min_in_sync": settings.replication.min_in_sync}
             ),
@@ -327,7 +344,7 @@ class Node:
     def _log_access(self) -> None:
         settings, users = self._settings, self._engine.users.users
         log = logger("polymq")
-        outside = not is_loopback(settings.server.host)
+        outside = not is_private(settings)
         if self._engine.admission.is_open:
             clients = (
                 "every client that reaches a port" if outside else "every client on this machine"
@@ -342,7 +359,10 @@ class Node:
             log.info("clients have to log in", users=len(users))
         sections = settings.listeners.items()
         plain = [name for name, section in sections if section.enabled and section.plain]
-        if outside and plain:
+        if is_loopback(settings.server.host):
+            plain = []
+        plain += plain_listeners(settings)
+        if plain:
             log.warning(
                 "messages and passwords cross the network unencrypted at the ports without TLS",
                 servers=plain,
@@ -386,18 +406,24 @@ class Node:
         settings = self._settings
         registry = make_registry(self._probes())
         ports: dict[str, int | None] = {}
+        tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
+        self._stack.append(tls_files.stop)
         for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
                 continue
             made = partial(LISTENERS[name], settings, self._engine.port, context, registry)
             try:
-                ports |= await self._open_listener(name, made)
+                ports |= await self._open_listener(name, made, tls_files)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
         if settings.mqtt.enabled and settings.mqtt.websocket:
-            ports |= await self._open_websockets(context)
-        if not any(ports.values()):
+            ports |= await self._open_websockets(context, tls_files)
+        self._mqtt_listeners = await open_listeners(
+            settings, self._engine.port, context, tls_files, self._servers.__setitem__
+        )
+        tls_files.start()
+        if not any(ports.values()) and not self._mqtt_listeners:
             logger("polymq").warning(
                 "no client can connect: mqtt, amqp, http and rocketmq are all switched off "
                 "(enabled = false)"
@@ -406,12 +432,12 @@ class Node:
         return ports
 
     async def _open_listener(
-        self, name: str, make: Callable[[], GatewayServer]
+        self, name: str, make: Callable[[], GatewayServer], tls_files: TlsFiles
     ) -> dict[str, int | None]:
         """Open one protocol's port, its port with TLS, or both. Raises Failure, CannotListen."""
         settings = self._settings
         host, section = settings.server.host, settings.listeners[name]
-        tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS if name == "http" else ())
+        tls = tls_files.source(settings.tls, HTTP_PROTOCOLS if name == "http" else ())
         assert tls is not None or section.plain, "check_tls was asked before"
         client = self._servers[name] = make()
         if tls is None:
@@ -427,10 +453,12 @@ class Node:
             ports[secure] = await client.start(host, section.tls_port, tls)
         return ports
 
-    async def _open_websockets(self, context: Context) -> dict[str, int | None]:
+    async def _open_websockets(
+        self, context: Context, tls_files: TlsFiles
+    ) -> dict[str, int | None]:
         """Open the ports for MQTT over WebSocket. Raises Failure."""
         settings = self._settings
-        tls = make_tls(settings.tls, protocols=HTTP_PROTOCOLS)
+        tls = tls_files.source(settings.tls, HTTP_PROTOCOLS)
         wanted = {
             "mqtt_ws": (settings.mqtt.plain, settings.mqtt.websocket_port, None),
             "mqtt_wss": (tls is not None, settings.mqtt.websocket_tls_port, tls),
@@ -549,7 +577,7 @@ class Node:
             *queue_probes(self._engine),
             *self._shortage_probes(),
             *self.replication.probes(),
-            *mqtt_probes(lambda: [self._servers.get(name) for name in MQTT_SERVERS]),
+            *mqtt_probes(lambda: self._servers),
             *limit_probes(self._engine),
             *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
             *self.pauses.probes(),

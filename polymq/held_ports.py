@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from polymq.errors import ExitCode, Failure
+from polymq.mqtt_listeners import check_unix_paths, wanted_listener_ports
 from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, running_server
 from polymq.settings import Settings
@@ -41,6 +42,7 @@ def reserve_ports(settings: Settings) -> ExitStack:
                     raise Failure(ExitCode.IN_USE, f"{text} choose another") from error
                 text = f"{name}: {explain(host, port, error)}"
                 raise Failure(ExitCode.CANNOT_LISTEN, text) from error
+        check_unix_paths(settings)
         return held.pop_all()
 
 
@@ -59,6 +61,7 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
         yield "mqtt_ws", host, mqtt.websocket_port
     if mqtt.enabled and mqtt.websocket and secure:
         yield "mqtt_wss", host, mqtt.websocket_tls_port
+    yield from wanted_listener_ports(settings)
     if settings.admin.enabled:
         yield "admin", ADMIN_HOST, settings.admin.port
     if settings.names.enabled:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 from polymq.broker.engine import Engine
@@ -27,6 +27,22 @@ ENDINGS: Final = {
     "taken_over": "takeovers",
     "slow_upload": "uploads_too_slow",
 }
+
+
+BY_LISTENER: Final = (
+    ("connects", "connections", "CONNECT packets that each MQTT listener accepted."),
+    ("connects_refused", "connects_refused", "CONNECT packets that each MQTT listener refused."),
+    ("received", "publishes_received", "PUBLISH packets that each MQTT listener received."),
+    ("sent", "publishes_sent", "PUBLISH packets that each MQTT listener sent."),
+    (
+        "proxy_failures",
+        "proxy_failures",
+        "Connections that each MQTT listener closed for a wrong PROXY header or an unknown proxy.",
+    ),
+)
+"""Name, counter and description of what is counted for each listener."""
+LISTENER_PREFIX: Final = "mqtt-"
+"""What the labels of the further listeners begin with."""
 
 
 def limit_probes(engine: Engine) -> list[Probe]:
@@ -61,16 +77,26 @@ def limit_probes(engine: Engine) -> list[Probe]:
     ]
 
 
-def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
+def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
     """The metrics of the MQTT listeners.
 
     Args:
-        servers: those of `MQTT_SERVERS`, as soon as they are made.
+        servers: those of all protocols that are made so far, by label.
     """
 
+    def found() -> dict[str, HasCounters]:
+        return {
+            label: server
+            for label, server in servers().items()
+            if (label in MQTT_SERVERS or label.startswith(LISTENER_PREFIX))
+            and isinstance(server, HasCounters)
+        }
+
     def total(name: str) -> int:
-        found = [server for server in servers() if isinstance(server, HasCounters)]
-        return sum(server.statistics()[name] for server in found)
+        return sum(server.statistics()[name] for server in found().values())
+
+    def by_listener(counted: str) -> Callable[[], Value]:
+        return lambda: {label: it.statistics()[counted] for label, it in found().items()}
 
     def several(name: str, text: str, label: str, counters: Mapping[str, str]) -> Probe:
         def read() -> Value:
@@ -123,5 +149,15 @@ def mqtt_probes(servers: Callable[[], Iterable[object]]) -> list[Probe]:
             "polymq_mqtt_uploads_waiting",
             "Connections that are not read, because these bytes have reached their limit.",
             lambda: total("uploads_waiting"),
+        ),
+        gauge(
+            "polymq_mqtt_listener_connections",
+            "Open connections of each MQTT listener.",
+            by_listener("connections_now"),
+            label="listener",
+        ),
+        *(
+            counter(f"polymq_mqtt_listener_{name}", text, by_listener(counted), label="listener")
+            for name, counted, text in BY_LISTENER
         ),
     ]

@@ -6,6 +6,8 @@ import json
 import textwrap
 from typing import Any
 
+from polymq.listener_settings import MqttListener
+from polymq.setting_kinds import Section
 from polymq.settings import SECTIONS, Settings
 
 COLUMNS = 96
@@ -22,24 +24,68 @@ def render_toml(settings: Settings) -> str:
         lines += ["", f"# {model.__doc__}", f"[{name}]"]
         for key, field in model.model_fields.items():
             value = getattr(getattr(settings, name), key)
-            lines += textwrap.wrap(field.description or "", COLUMNS - 2, initial_indent="# ",
-                                   subsequent_indent="# ")  # fmt: skip
+            if _is_tables(value):
+                continue
+            lines += _wrapped(field.description or "")
             comment = "#" if value == field.default else ""
             lines.append(f"{comment}{key} = {_toml(value)}")
+        if name == "mqtt":
+            lines += _listener_tables(settings.mqtt.listeners)
     return "\n".join(lines) + "\n"
+
+
+def _is_tables(value: Any) -> bool:
+    """Whether the value is a list of tables, which follow their section."""
+    return isinstance(value, list) and any(isinstance(item, Section) for item in value)
+
+
+def _listener_tables(listeners: list[MqttListener]) -> list[str]:
+    """The further MQTT listeners, each with all that is not the default; where there are none, the
+    keys that there are."""
+    lines = []
+    for listener in listeners:
+        lines += ["", "[[mqtt.listeners]]"]
+        for key, field in MqttListener.model_fields.items():
+            value = getattr(listener, key)
+            if value != field.default:
+                lines.append(f"{key} = {_toml(value)}")
+    if listeners:
+        return lines
+    lines += ["", *_wrapped(_text_of(MqttListener)), "#   [[mqtt.listeners]]"]
+    for key, field in MqttListener.model_fields.items():
+        lines += _wrapped(field.description or "")
+        default = "plant" if field.is_required() else field.default
+        lines.append(f"#   {key} = {_toml(default)}")
+    return lines
+
+
+def _text_of(model: type[Section]) -> str:
+    return " ".join((model.__doc__ or "").split())
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, COLUMNS - 2, initial_indent="# ", subsequent_indent="# ")
 
 
 def render_markdown() -> str:
     """One table a section, for docs/configuration.md."""
     parts = []
     for name, model in SECTIONS.items():
-        parts += [f"## `[{name}]`", "", model.__doc__ or "", ""]
-        parts += ["| key | default | meaning |", "|---|---|---|"]
-        for key, field in model.model_fields.items():
-            text = " ".join((field.description or "").split())
-            parts.append(f"| `{key}` | `{_toml(field.default)}` | {text} |")
-        parts.append("")
+        parts += _markdown_table(f"[{name}]", model)
+        if name == "mqtt":
+            parts += _markdown_table("[[mqtt.listeners]]", MqttListener)
     return "\n".join(parts)
+
+
+def _markdown_table(name: str, model: type[Section]) -> list[str]:
+    parts = [f"## `{name}`", "", _text_of(model), ""]
+    parts += ["| key | default | meaning |", "|---|---|---|"]
+    for key, field in model.model_fields.items():
+        text = " ".join((field.description or "").split())
+        default = "" if field.is_required() else f"`{_toml(field.default)}`"
+        parts.append(f"| `{key}` | {default} | {text} |")
+    parts.append("")
+    return parts
 
 
 def _toml(value: Any) -> str:

@@ -37,8 +37,17 @@ from polymq.replication_settings import check_settings
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-OPTIONAL_PORTS: Final = ("mqtt_ws", "mqtts", "mqtt_wss", "amqps", "https", "rocketmqs", "names_tls")
-"""Those that are named where they are open: for WebSocket and for TLS."""
+OPTIONAL_PORTS: Final = (
+    "mqtt_ws",
+    "mqtts",
+    "mqtt_wss",
+    "mqtt_listeners",
+    "amqps",
+    "https",
+    "rocketmqs",
+    "names_tls",
+)
+"""Those that are named where they are open: for WebSocket, for TLS, and further ones."""
 WRITE_AGAIN_SECONDS: Final = 2.0
 """How long a file that found no room waits."""
 
@@ -53,8 +62,8 @@ def run_server(settings: Settings, *, ready_file: Path | None) -> int:
 
 async def _serve(settings: Settings, ready_file: Path | None) -> int:
     """Serve until a signal, in one role or, after a promotion, in another."""
-    stop = asyncio.Event()
-    _listen_to_signals(stop)
+    stop, hangup = asyncio.Event(), Hangup()
+    _listen_to_signals(stop, hangup)
     check_settings(settings)
     sockets = await listening_sockets(settings)
     try:
@@ -66,6 +75,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
             held = held.pop_all()
         while True:
             node = Node(settings, store, replication_sockets=sockets)
+            hangup.heard = node.renew_tls
             try:
                 with held:
                     ports, turn = await _run_and_close(
@@ -264,10 +274,36 @@ def with_ports(settings: Settings, ports: Ports) -> Settings:
     if ports.mqtt_ws is not None:
         mqtt = bound.get("mqtt", settings.mqtt)
         bound["mqtt"] = mqtt.model_copy(update={"websocket_port": ports.mqtt_ws})
+    if ports.mqtt_listeners is not None:
+        mqtt = bound.get("mqtt", settings.mqtt)
+        listeners = [
+            listener.model_copy(update={"port": port})
+            if isinstance(port := ports.mqtt_listeners.get(listener.name), int)
+            else listener
+            for listener in settings.mqtt.listeners
+        ]
+        bound["mqtt"] = mqtt.model_copy(update={"listeners": listeners})
     return settings.model_copy(update=bound)
 
 
-def _listen_to_signals(stop: asyncio.Event) -> None:
+class Hangup:
+    """What a SIGHUP does. It never ends the server.
+
+    Attributes:
+        heard: called; None while no server is there that could do anything.
+    """
+
+    def __init__(self) -> None:
+        self.heard: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.heard is None:
+            ignore_hangup()
+        else:
+            self.heard()
+
+
+def _listen_to_signals(stop: asyncio.Event, hangup: Hangup) -> None:
     loop = asyncio.get_running_loop()
 
     def asked(number: signal.Signals) -> None:
@@ -280,12 +316,12 @@ def _listen_to_signals(stop: asyncio.Event) -> None:
 
     for number in SIGNALS:
         loop.add_signal_handler(number, asked, number)
-    loop.add_signal_handler(signal.SIGHUP, ignore_hangup)
+    loop.add_signal_handler(signal.SIGHUP, hangup)
 
 
 def ignore_hangup() -> None:
     """Many programs read their configuration again at a SIGHUP; this one would end by it."""
     logger("polymq").warning(
-        "SIGHUP is ignored: the configuration is read at the start only. Stop with SIGTERM, and"
-        " start again, to apply what has changed"
+        "SIGHUP is ignored while the server starts: the configuration is read at the start only."
+        " Stop with SIGTERM, and start again, to apply what has changed"
     )

@@ -5,7 +5,6 @@ Imports stand inside the functions: a listener that is not opened is not loaded.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -17,6 +16,7 @@ from polymq.errors import ExitCode, Failure
 from polymq.metrics import metrics_route
 from polymq.net.connection import Context
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 from polymq.settings import MIB, Settings, is_loopback
 from polymq.tls import make_tls, names_tls
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class GatewayServer(Protocol):
     """What the servers of all protocols have in common."""
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
         """Listen; returns the bound port."""
 
     async def stop(self, drain_seconds: float) -> None:
@@ -46,7 +46,7 @@ class GatewayServer(Protocol):
 class ManyPorts(Protocol):
     """A server that can listen on more than one port. Of the others two are made."""
 
-    async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:
+    async def listen_too(self, host: str, port: int, tls: TlsSource) -> int:
         """Listen on one more port; returns it."""
 
 
@@ -63,27 +63,39 @@ def make_mqtt(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> GatewayServer:
     """MQTT over TCP."""
+    from polymq.gateways.mqtt.identity import user_of
+    from polymq.gateways.mqtt.rules import Rules
     from polymq.gateways.mqtt.server import Server as MqttServer
 
     return MqttServer(
         port=engine,
         context=context,
-        limits=_mqtt_limits(settings),
+        limits=mqtt_limits(settings),
         fixed_topic=settings.mqtt.topic or None,
+        rules=Rules(
+            user_of=user_of(settings.mqtt.user_from_certificate),
+            other_mount_points=mount_points(settings),
+        ),
     )
 
 
 def make_mqtt_websocket(settings: Settings, engine: BrokerPort, context: Context) -> GatewayServer:
     """MQTT over WebSocket."""
+    from polymq.gateways.mqtt.identity import user_of
+    from polymq.gateways.mqtt.rules import Rules
     from polymq.gateways.mqtt.server import Server as MqttServer
     from polymq.gateways.mqtt.websocket import make_offer
 
-    limits = _mqtt_limits(settings)
+    limits = mqtt_limits(settings)
     return MqttServer(
         port=engine,
         context=context,
         limits=limits,
         fixed_topic=settings.mqtt.topic or None,
+        rules=Rules(
+            user_of=user_of(settings.mqtt.user_from_certificate),
+            other_mount_points=mount_points(settings),
+        ),
         websocket=make_offer(
             path=settings.mqtt.websocket_path,
             origins=settings.mqtt.websocket_origins,
@@ -92,14 +104,29 @@ def make_mqtt_websocket(settings: Settings, engine: BrokerPort, context: Context
     )
 
 
-def _mqtt_limits(settings: Settings) -> MqttLimits:
+def mount_points(settings: Settings, *, without: str = "") -> tuple[str, ...]:
+    """Those of the MQTT listeners, but for one."""
+    found = {listener.mount_point for listener in settings.mqtt.listeners}
+    return tuple(sorted(found - {"", without}))
+
+
+def mqtt_limits(
+    settings: Settings,
+    *,
+    connections_max: int | None = None,
+    connection_rate_max: float = 0,
+    packet_bytes_max: int | None = None,
+) -> MqttLimits:
+    """The limits of one MQTT listener; by default those of the ports of `[mqtt]`."""
     from polymq.gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
 
+    largest = _one_piece_max(settings) + PUBLISH_OVERHEAD_BYTES
     return Limits(
-        connections_max=settings.mqtt.connections_max,
+        connections_max=connections_max or settings.mqtt.connections_max,
+        connection_rate_max=connection_rate_max,
         inflight_max=settings.mqtt.inflight_max,
         topic_levels_max=settings.mqtt.topic_levels_max,
-        packet_bytes_max=_one_piece_max(settings) + PUBLISH_OVERHEAD_BYTES,
+        packet_bytes_max=min(packet_bytes_max or largest, largest),
         shares_subscriptions=settings.mqtt.shared_subscriptions,
         names_publishers=settings.mqtt.shared_subscription_strategy == "hash_client",
     )

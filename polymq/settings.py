@@ -15,19 +15,15 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
-import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    IPvAnyNetwork,
     ValidationError,
     model_validator,
 )
@@ -38,8 +34,23 @@ from polymq.broker.errors import Refused
 from polymq.broker.names import check_characters, is_own_topic
 from polymq.broker.topics.settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
+from polymq.listener_settings import (
+    ClientCertificates,
+    MqttListener,
+    UserFrom,
+    check_listeners,
+)
 from polymq.remoting.errors import LocalProtocolError
 from polymq.remoting.steps import Address
+from polymq.setting_kinds import (
+    Network,
+    Origin,
+    PortNumber,
+    PositiveInt,
+    Seconds,
+    Section,
+    UrlPath,
+)
 
 ENVIRONMENT_PREFIX: Final = "POLYMQ_"
 NESTED: Final = "__"
@@ -62,8 +73,6 @@ def _checked_address(text: str) -> str:
         raise ValueError(str(error)) from error
 
 
-PortNumber = Annotated[int, Field(ge=0, le=65_535)]
-PositiveInt = Annotated[int, Field(gt=0)]
 PlainPort = Annotated[
     PortNumber, Field(description="The port without TLS. 0: the system chooses a free port.")
 ]
@@ -106,18 +115,6 @@ def _checked_topic(name: str) -> str:
     return name
 
 
-def _checked_path(path: str) -> str:
-    if re.fullmatch(r"/[!-~]*", path) is None or {"?", "#"} & set(path):
-        raise ValueError("the path of a URL begins with /, and has no blanks, ? or #")
-    return path
-
-
-def _checked_origin(origin: str) -> str:
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+|null", origin) is None:
-        raise ValueError("an origin is SCHEME://HOST or SCHEME://HOST:PORT, with nothing behind it")
-    return origin
-
-
 def _checked_iterations(count: int) -> int:
     if count and not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
         raise ValueError(f"must be 0, or from {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
@@ -126,16 +123,6 @@ def _checked_iterations(count: int) -> int:
 
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
-Network = IPvAnyNetwork
-Seconds = Annotated[float, Field(ge=0)]
-
-
-class Section(BaseModel):
-    """A table of the file. Frozen: what was read at the start is what runs."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class ServerSettings(Section):
@@ -165,6 +152,16 @@ class TlsSettings(Section):
     client_ca: str = ""
     """PEM file with the authorities that issue the clients' certificates. A client without such a
     certificate is rejected before it can log in. Empty: clients need no certificate."""
+    client_certificates: ClientCertificates = "required"
+    """Whether clients have to have a certificate, if `client_ca` is set. optional: a client may
+    connect without one; one that has a certificate still has to have a valid one."""
+    crl: str = ""
+    """PEM file with the certificate revocation lists of the authorities in `client_ca`. A client
+    whose certificate is revoked is rejected, and so is every client of an authority whose list is
+    missing or out of date. Empty: nothing is checked for revocation."""
+    check_files_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """How often the files above are checked for changes. New connections use changed files at once;
+    existing ones continue. SIGHUP has the files read at once. 0: only SIGHUP has."""
 
     @property
     def enabled(self) -> bool:
@@ -246,9 +243,9 @@ class MqttSettings(ListenerSettings):
     websocket_tls_port: PortNumber = 8084
     """The port for MQTT over WebSocket with TLS. It is opened if there is a certificate
     (`[tls]`)."""
-    websocket_path: Annotated[str, AfterValidator(_checked_path)] = "/mqtt"
+    websocket_path: UrlPath = "/mqtt"
     """The path of the URL that clients connect to. The path `/` is accepted, too."""
-    websocket_origins: list[Annotated[str, AfterValidator(_checked_origin)]] = []
+    websocket_origins: list[Origin] = []
     """The origins of the pages that may connect, such as "https://app.example.com". Empty: pages of
     every origin. Clients that are not browsers send no origin, and may always connect."""
     inflight_max: Annotated[int, Field(ge=1, le=16_384)] = 16_384
@@ -317,6 +314,15 @@ class MqttSettings(ListenerSettings):
     """The one topic that all MQTT messages are stored in, with their whole MQTT topic as the tag.
     It is meant for fleets whose first topic level is a device. Empty: the first topic level is the
     topic."""
+    user_from_certificate: UserFrom = ""
+    """The part of a client's certificate that is its user name, at the ports with TLS. cn: the
+    common name of the subject. san_dns, san_email: the first DNS name or mail address of the
+    subject's alternative names. subject: the whole subject as in RFC 4514, such as
+    "CN=sensor7,O=Plant". The user has to exist; no password is asked for. Needs `tls.client_ca`.
+    Empty: clients log in with a password."""
+    listeners: Annotated[list[MqttListener], AfterValidator(check_listeners)] = []
+    """Further MQTT listeners, each with settings of its own, as tables `[[mqtt.listeners]]` in the
+    file, or as a JSON list in an option or variable."""
 
 
 class AmqpSettings(ListenerSettings):
@@ -666,30 +672,56 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 
 def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]]) -> str:
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
+    location = list(first["loc"])
+    path = _path(location)
     name = ".".join(path)
-    origin = next((source for source, values in sources if _contains(values, path)), "")
+    there = location[:-1] if first["type"] == "missing" else location
+    origin = next((source for source, values in sources if _contains(values, there)), "")
     where = f"{origin}: " if origin else ""
     if first["type"] == "extra_forbidden":
         return f"{where}there is no setting {name}{_suggestion(name)}"
+    if first["type"] == "model_type" and isinstance(location[-1], int):
+        return (
+            f"{where}{name} is a table: write [[{name.partition('[')[0]}]], and its keys below it"
+        )
     if first["type"] == "model_type":
         return f"{where}{name} is a section: write [{name}], and its keys on the lines below it"
     message = first["msg"].removeprefix("Value error, ")
     if not path:
         return message
+    if first["type"] == "value_error" and isinstance(first["input"], dict | list):
+        return f"{where}{name}: {message}"  # the message says which part of it is wrong
+    if first["type"] == "missing":
+        return f"{where}{name} is not set: it has no default"
     return f"{where}{name}: {message[0].lower()}{message[1:]} (got {first['input']!r})"
 
 
-def _contains(values: Any, path: list[str]) -> bool:
-    for part in path:
-        if not isinstance(values, Mapping) or part not in values:
+def _path(location: Sequence[str | int]) -> list[str]:
+    """Of a value in the settings: `mqtt`, `listeners[0]`, `port`."""
+    path: list[str] = []
+    for part in location:
+        if isinstance(part, int) and path:
+            path[-1] += f"[{part}]"
+        else:
+            path.append(str(part))
+    return path
+
+
+def _contains(values: Any, location: Sequence[str | int]) -> bool:
+    for part in location:
+        is_item = isinstance(values, list) and isinstance(part, int) and part < len(values)
+        if not is_item and not (isinstance(values, Mapping) and part in values):
             return False
         values = values[part]
     return True
 
 
 def _suggestion(name: str) -> str:
-    near = difflib.get_close_matches(name, setting_paths(), n=1, cutoff=0.6)
+    table, listed, key = name.rpartition("].")
+    possible = [f"{table}{listed}{one}" for one in MqttListener.model_fields] if listed else []
+    near = difflib.get_close_matches(name, possible or setting_paths(), n=1, cutoff=0.6)
+    if listed and near and not difflib.get_close_matches(key, MqttListener.model_fields, 1):
+        return ""  # only what stands before the key is alike
     return f" (did you mean {near[0]}?)" if near else ""
 
 

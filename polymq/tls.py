@@ -110,10 +110,30 @@ def make_tls(settings: TlsSettings, *, protocols: tuple[str, ...] = ()) -> ssl.S
         except ssl.SSLError as error:
             text = f"tls.client_ca: {settings.client_ca} holds no certificates in PEM form"
             raise Failure(ExitCode.USAGE, text) from error
-        context.verify_mode = ssl.CERT_REQUIRED
+        optional = settings.client_certificates == "optional"
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+    if settings.crl:
+        _load_revoked(context, settings)
     if protocols:
         context.set_alpn_protocols(list(protocols))
     return context
+
+
+def _load_revoked(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Check clients' certificates for revocation. Raises Failure."""
+    if not settings.client_ca:
+        text = "tls.crl is set, but no client needs a certificate: set tls.client_ca"
+        raise Failure(ExitCode.USAGE, text)
+    text = _read("crl", settings.crl)
+    try:
+        if "BEGIN X509 CRL" not in text:
+            raise ssl.SSLError("there is none")
+        context.load_verify_locations(settings.crl)
+    except ssl.SSLError as error:
+        text = f"tls.crl: {settings.crl} holds no certificate revocation lists in PEM form"
+        raise Failure(ExitCode.USAGE, text) from error
+    # Only of the clients' own certificates: there need be no lists of the authorities' authorities.
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
 def _read(name: str, path: str) -> str:

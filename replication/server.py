@@ -28,6 +28,7 @@ from polymq.core_log.store import Store
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
+from polymq.net.tls_source import fixed
 from polymq.replication.extent import extent_of
 from polymq.replication.lag import Lag
 from polymq.replication.limits import (
@@ -119,7 +120,7 @@ class ReplicationServer:
             lambda: SlaveConnection(self),
             host=host,
             port=port,
-            tls=tls,
+            tls=fixed(tls),
             connections_max=CONNECTIONS_MAX,
             newcomers_max=NEWCOMERS_MAX,
             sockets=sockets,

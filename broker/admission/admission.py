@@ -186,6 +186,23 @@ class Admission:
 
         return known
 
+    def certified(self, user: str, address: str) -> str:
+        """See `AdmissionPort.certified`."""
+        self._bans.check(USER, user)
+        found = self.users.users.get(user)
+        if found is None and self.is_open:
+            return user
+        if found is None or found.disabled:
+            self._logins.failed_count += 1
+            reason = "no such user, or disabled"
+            self._logins.strangers.warn("login failed", address, certificate=user, reason=reason)
+            raise Refused(
+                Reason.NOT_AUTHENTICATED,
+                f"its certificate is for {user!r}: no user that may log in",
+            )
+        audit.note("login", user=user, certificate=True, address=address)
+        return user
+
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """See `AdmissionPort.check_signature`."""
         if self.users.users:

@@ -133,6 +133,8 @@ class Connections:
         self._bans.check(CLIENT, client_id)
         if user is not None:
             self._bans.check(USER, user)
+        if not self._bans.accepts(address):  # a proxy said it after the socket was accepted
+            raise Refused(Reason.BANNED, f"address {address} is banned")
         if self._flapping.is_out(client_id, now):
             text = f"client id {client_id!r} connected and vanished too often"
             self._refuse("flapping", Reason.BANNED, text)

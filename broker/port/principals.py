@@ -86,6 +86,17 @@ class AdmissionPort(Protocol):
             more, and `answer` is not called. After the answer it does nothing.
         """
 
+    def certified(self, user: str, address: str) -> str:
+        """The principal of a client that has proven to be a user without a password, by a
+        certificate that its gateway has checked.
+
+        Args:
+            address: the client's address without its port.
+
+        Raises:
+            Refused: NOT_AUTHENTICATED, there is no such user, or it may not log in.
+        """
+
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """The principal whose access key signed the content of a request. Answers at once, so it
         is asked for each request.

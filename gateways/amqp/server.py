@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import secrets
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +19,7 @@ from polymq.gateways.amqp.templates import Templates
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 
 ABORT_SECONDS: Final = 1.0
 """How long the loop may take to report sockets that were aborted."""
@@ -111,7 +111,7 @@ class Server:
         """A connection for an accepted socket."""
         return Connection(self._context, self._limits, self._new_client)
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
         """Listen; returns the port (port 0: one that the system picked).
 
         Raises:

@@ -44,6 +44,7 @@ from polymq.net.connection import Context
 from polymq.net.listener import CannotListen, bind
 from polymq.net.loop_server import LoopServer
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 
 SUBSCRIPTION_METHODS: Final = "GET, PUT, DELETE, OPTIONS"
 SECRET_BYTES: Final = 8
@@ -146,7 +147,7 @@ class Server:
 
     # --- start and stop -----------------------------------------------------------------------
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
         """Listen; port 0 lets the system pick. Returns the bound port. Raises CannotListen."""
         limits = self._limits
         self._sinks = self._make_sinks()
@@ -168,7 +169,7 @@ class Server:
         self._registry.start()
         return self._accept(bound, tls)
 
-    async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:
+    async def listen_too(self, host: str, port: int, tls: TlsSource) -> int:
         """One more port, after `start`. Returns it. Raises CannotListen."""
         return self._accept(await self._bind(host, port), tls)
 
@@ -178,7 +179,7 @@ class Server:
         except OSError as error:
             raise CannotListen(_cannot_listen(host, port, error)) from error
 
-    def _accept(self, bound: list[socket.socket], tls: ssl.SSLContext | None) -> int:
+    def _accept(self, bound: list[socket.socket], tls: TlsSource | None) -> int:
         listener = LoopServer(
             self._loop,
             make=self._connection,

@@ -24,7 +24,7 @@ from polymq.broker.port import Reason, Refused, Session
 from polymq.broker.port import Will as StoredWill
 from polymq.gateways.mqtt.authenticating import Authentication
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
-from polymq.gateways.mqtt.login import Login
+from polymq.gateways.mqtt.login import Login, authenticate
 from polymq.gateways.mqtt.mapping import is_ignored
 from polymq.gateways.mqtt.packets import MQTT_5, Authenticate, Connect, Will
 from polymq.gateways.mqtt.protocol import Protocol, State
@@ -146,14 +146,14 @@ class Connecting(SocketConnection):
     # --- from CONNECT to CONNACK ------------------------------------------------------------
 
     def _connect(self, packet: Connect) -> None:
-        login = self._login = Login(packet, self._shared.new_client_id)
+        login = self._login = Login(packet, self._shared.new_client_id, self._shared.rules)
         if packet.level == MQTT_5:
             self.fast_path.five = True
             self.fast_path.aliases = {}
             self.fast_path.takes_apart = is_translated
         self._client_id = login.client_id
         try:
-            login.check(self._limits)
+            login.check(self._limits, self._shared.rules)
             self._port.admission.check_connection(login.client_id, packet.user, self.address)
         except Refused as error:
             self._refuse(login.reason_of(error), error.text)
@@ -167,8 +167,8 @@ class Connecting(SocketConnection):
             return
         self.spoke()
         self._flow.begin(LOGIN)
-        withdraw = self._port.admission.authenticate(
-            packet.user, packet.password, self.address, partial(self._known, login)
+        withdraw = authenticate(
+            packet, self._shared.rules, self._port, self, partial(self._known, login)
         )
         if self.asking:
             self._withdraw = withdraw
@@ -308,7 +308,7 @@ class Connecting(SocketConnection):
         """From now on the client's own port. Raises Refused."""
         packet = login.packet
         self._principal = principal
-        self._port = self._port.admission.for_principal(principal, login.client_id)
+        self._port = self._port.admission.for_principal(principal, login.own_id)
         self._mapping = self._shared.mapping.of(self._port)
         self.fast_path.log_in(self._port, self._mapping)
         if packet.packet_bytes_max is not None:

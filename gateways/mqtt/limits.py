@@ -20,6 +20,10 @@ class Limits:
     """Sockets of one listener; one more is closed as soon as it is accepted. An idle connection
     costs a few KiB here and as much in the kernel."""
 
+    connection_rate_max: float = 0
+    """New connections in a second; one more is closed as soon as it is accepted. 0: no limit. It
+    spreads the load of a fleet that comes back; EMQX has a limit for each listener, too."""
+
     connect_seconds_max: float = 10.0
     """From the accepted socket to a whole CONNECT ("a reasonable amount of time", 3.1.1 part
     3.1.4); the handshake of a WebSocket has no time of its own. Mosquitto and EMQX wait 5 to 30

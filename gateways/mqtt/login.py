@@ -7,6 +7,8 @@ Rules:
   only: it may say more than a stranger should know.
 * A client that names an authentication method [MQTT-4.12.0-5] gets that method in CONNACK, and with
   it the proof that the server is the one that it takes it for.
+* Whether a client may come at all is asked in this order: the version and the limits, then the
+  certificate, where the listener takes users from it, then the password.
 * CONNACK says what differs from what the client asked for: the client id that it was given, the
   session expiry and the keep alive where the server has a bound [MQTT-3.1.2-21], [MQTT-3.2.2-16].
 """
@@ -17,12 +19,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from polymq.broker.port import ConnectedClient, Reason, Refused, Session
+from polymq.broker.port import BrokerPort, ConnectedClient, Reason, Refused, Session
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_REASONS
 from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect, encode_connack
 from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.tracing import trace_connection
 from polymq.net.connection import SocketConnection
 from polymq.net.kernels.streams import clock_ms
@@ -37,32 +40,50 @@ KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-22] (5.0)."""
 
 
+ANONYMOUS: Final = "anonymous"
+"""The principal of a client that names no user."""
+
+
+class WrongVersion(Refused):
+    """The listener does not accept this version of MQTT [MQTT-3.1.2-2]."""
+
+
 class Login:
     """What one CONNECT asks for.
 
     Attributes:
         packet: the CONNECT.
-        client_id: its own, or the one that the server gave.
+        own_id: the client's id, or the one that the server gave.
+        client_id: the id of its session: the same behind the listener's mount point.
         early_bytes: about how much the packet keeps until it is known who sent it.
         proof: Authentication Data of CONNACK, where CONNECT has an authentication method.
     """
 
-    __slots__ = ("_is_given", "client_id", "early_bytes", "packet", "proof")
+    __slots__ = ("_is_given", "client_id", "early_bytes", "own_id", "packet", "proof")
 
-    def __init__(self, packet: Connect, new_client_id: Callable[[], str]) -> None:
+    def __init__(self, packet: Connect, new_client_id: Callable[[], str], rules: Rules) -> None:
         self.packet = packet
         self._is_given = not packet.client_id
-        self.client_id = packet.client_id or new_client_id()  # [MQTT-3.1.3-6]
+        self.own_id = packet.client_id or new_client_id()  # [MQTT-3.1.3-6]
+        self.client_id = rules.mount_point + self.own_id
         self.early_bytes = _large_fields(packet)
         self.proof = b""
 
-    def check(self, limits: Limits) -> None:
+    def check(self, limits: Limits, rules: Rules) -> None:
         """Whether the CONNECT can be carried out at all, whoever sends it. Raises Refused."""
+        if self.packet.level not in rules.levels:
+            text = f"this listener does not accept protocol level {self.packet.level}"
+            raise WrongVersion(Reason.BAD_ARGUMENT, text)
         if len(self.client_id.encode()) > limits.client_id_bytes_max:
             raise Refused(Reason.BAD_NAME, "the client id is too long")
+        if rules.is_foreign(self.client_id):
+            text = "the client id begins with the mount point of another listener"
+            raise Refused(Reason.BAD_NAME, text)
 
     def reason_of(self, error: Refused) -> ReasonCode:
         """The reason that the client is told."""
+        if isinstance(error, WrongVersion):
+            return ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
         reason = CONNECT_REASONS[error.reason]
         is_without = self.packet.user is None or self.packet.method is not None
         if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD and is_without:
@@ -72,7 +93,7 @@ class Login:
     @property
     def answer_size_min(self) -> int:
         """Bytes of the smallest CONNACK: a client that does not take it cannot be answered."""
-        size = 3 + len(self.client_id.encode()) if self._is_given else 0
+        size = 3 + len(self.own_id.encode()) if self._is_given else 0
         if self.packet.method is not None:
             size += 3 + len(self.packet.method.encode()) + 3 + PROOF_SIZE_MAX
         return CONNACK_SIZE_MIN + size
@@ -111,7 +132,7 @@ class Login:
         if granted != self.packet.expiry_seconds:
             found[Property.SESSION_EXPIRY_INTERVAL] = NEVER if granted is None else granted
         if self._is_given:
-            found[Property.ASSIGNED_CLIENT_IDENTIFIER] = self.client_id
+            found[Property.ASSIGNED_CLIENT_IDENTIFIER] = self.own_id
         if not limits.shares_subscriptions:
             found[Property.SHARED_SUBSCRIPTION_AVAILABLE] = 0
         found[Property.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
@@ -120,6 +141,35 @@ class Login:
         while size_max is not None and _connack_size(found) > size_max:
             found.popitem()  # the last matter least [MQTT-3.1.2-24]
         return found
+
+
+def authenticate(
+    packet: Connect,
+    rules: Rules,
+    port: BrokerPort,
+    connection: SocketConnection,
+    answer: Callable[[str | Refused], None],
+) -> Callable[[], None]:
+    """Who sent a CONNECT? See `AdmissionPort.authenticate`."""
+    admission = port.admission
+    try:
+        certified = None if rules.user_of is None else rules.user_of(connection)
+        if certified is not None:
+            answer(admission.certified(certified, connection.address))
+            return _nothing
+        if not rules.allow_anonymous:
+            if admission.for_principal(ANONYMOUS) is port:
+                raise Refused(Reason.NOT_AUTHENTICATED, "there are no users who could log in")
+            if packet.user is None:
+                raise Refused(Reason.NOT_AUTHENTICATED, "name a user and its password")
+    except Refused as error:
+        answer(error)
+        return _nothing
+    return admission.authenticate(packet.user, packet.password, connection.address, answer)
+
+
+def _nothing() -> None:
+    """There is nothing to withdraw."""
 
 
 def _connack_size(properties: dict[Property, Any]) -> int:

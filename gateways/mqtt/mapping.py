@@ -12,6 +12,11 @@ levels of the tag `.` and `/` change places, so the mapping is one-to-one:
 A filter becomes `Address` by the same rule, with `+` as ONE_LEVEL and `#` as REST. With a *fixed
 topic* the whole topic name goes into the tag, and filters see that topic only.
 
+A listener may have a *mount point*, a prefix that its clients do not see: it is put before their
+topic names and filters, and removed from the topic names that they are sent. It is a part of the
+template of a topic and of the topic field of a run, so it costs nothing for each message. A filter
+`#` becomes `plant/+/#`, because `plant/#` would match `plant`, too, which is outside.
+
 Other protocols have names that a topic name must not contain. They are escaped on the way out as
 `|` and two hex digits, and back on the way in:
 
@@ -190,12 +195,22 @@ class TopicMapping:
 
     Args:
         fixed_topic: the topic that all topic names of this listener are tags of, or None.
+        mount_point: the prefix of all topic names, which ends with `/`, or empty.
     """
 
-    def __init__(self, *, port: BrokerPort, limits: Limits, fixed_topic: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        port: BrokerPort,
+        limits: Limits,
+        fixed_topic: str | None,
+        mount_point: str = "",
+    ) -> None:
         self._port = port
         self._limits = limits
         self._fixed_topic = fixed_topic
+        self._mount_point = mount_point
+        self._levels_max = limits.topic_levels_max - mount_point.count("/")
         self._from: str | None = None
         """The client whose messages name it."""
         self.templates = _NO_TEMPLATES
@@ -203,6 +218,8 @@ class TopicMapping:
         self._template_count = 0
         self._template_bytes = 0  # of their keys
         name = "mqtt" if fixed_topic is None else f"mqtt {fixed_topic}"
+        if mount_point:
+            name = f"{name} below {mount_point}"
         self.field_key = f"{name} topic"
         """Where `topic_field` keeps its answer (`RunMeta.cache`)."""
         self.encoded_keys = (f"{name} 0", f"{name} 1")
@@ -282,10 +299,8 @@ class TopicMapping:
         self._check_levels(name)
 
     def _check_levels(self, name: str) -> None:
-        if name.count("/") >= self._limits.topic_levels_max:
-            raise Refused(
-                Reason.BAD_NAME, f"more than {self._limits.topic_levels_max} topic levels"
-            )
+        if name.count("/") >= self._levels_max:
+            raise Refused(Reason.BAD_NAME, f"more than {self._levels_max} topic levels")
 
     def _make_template(self, name: str, flags: int) -> Template:
         qos = (flags & FLAG_QOS) >> FLAG_QOS_SHIFT
@@ -310,7 +325,8 @@ class TopicMapping:
         )
 
     def topic_and_tag(self, name: str) -> tuple[str, str | None]:
-        """Topic and tag of a topic name."""
+        """Topic and tag of a client's topic name."""
+        name = self._mount_point + name
         if self._fixed_topic is not None:
             return self._fixed_topic, _unescape(_TAG_ESCAPES, name).translate(_SWAP)
         topic, separator, rest = name.partition("/")
@@ -332,6 +348,8 @@ class TopicMapping:
 
     def _pattern(self, pattern: str) -> Address:
         self._check_levels(pattern)
+        if self._mount_point and not pattern.startswith("$"):
+            pattern = self._mount_point + ("+/#" if pattern == "#" else pattern)
         levels = pattern.split("/")
         address: list[str] = []
         if self._fixed_topic is not None:
@@ -354,7 +372,7 @@ class TopicMapping:
         cached: bytes | None = meta.cache.get(self.field_key)
         if cached is not None:
             return cached
-        raw = self.name(meta.topic, meta.tag).encode("utf-8")
+        raw = self.name(meta.topic, meta.tag).removeprefix(self._mount_point).encode("utf-8")
         if len(raw) > TOPIC_BYTES_MAX:
             raw = b"|h" + hashlib.sha256(raw).hexdigest().encode("ascii")
         field = len(raw).to_bytes(2, "big") + raw
@@ -362,7 +380,8 @@ class TopicMapping:
         return field
 
     def name(self, topic: str, tag: str | None) -> str:
-        """The topic name of (topic, tag): the inverse of `topic_and_tag`."""
+        """The topic name of (topic, tag), with its mount point: the inverse of
+        `topic_and_tag`."""
         rest = None if tag is None else _escape(_TAG_ESCAPED, tag.translate(_SWAP))
         if topic == self._fixed_topic:
             return rest or NO_NAME

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
@@ -13,11 +12,15 @@ from polymq.broker.port import BrokerPort, StorageFailed
 from polymq.gateways.mqtt.connection import Connection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.shared import Counters, Shared
 from polymq.gateways.mqtt.websocket import make_connection
 from polymq.net.connection import Context, SocketConnection
-from polymq.net.listener import Listener, listen
+from polymq.net.listener import BACKLOG, CannotListen, Listener, listen
+from polymq.net.proxied import Proxies
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
+from polymq.net.unix_socket import PathTaken, UnixAddress, bind_unix, file_number, remove_unix
 from polymq.net.websocket import GOING_AWAY, SERVER_ERROR
 from polymq.net.websocket_handshake import Offer
 from polymq.net.websocket_layer import WebSocketLayer
@@ -38,6 +41,8 @@ class Server:
         new_client_id: makes ids for clients that send none [MQTT-3.1.3-6].
         websocket: what is offered to clients that open a WebSocket, where this listener is for
             them; None: it is for MQTT over TCP.
+        rules: what it asks of its clients; by default nothing.
+        proxies: behind which its clients are; None: they connect by themselves.
     """
 
     def __init__(
@@ -49,20 +54,28 @@ class Server:
         fixed_topic: str | None = None,
         new_client_id: Callable[[], str] = random_client_id,
         websocket: Offer | None = None,
+        rules: Rules | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         limits = limits if limits is not None else Limits()
+        rules = rules if rules is not None else Rules()
         self._shared = Shared(
             port=port,
             context=context,
             limits=limits,
-            mapping=TopicMapping(port=port, limits=limits, fixed_topic=fixed_topic),
+            mapping=TopicMapping(
+                port=port, limits=limits, fixed_topic=fixed_topic, mount_point=rules.mount_point
+            ),
             new_client_id=new_client_id,
+            rules=rules,
         )
+        self._proxies = proxies
+        self._unix: tuple[str, int | None] | None = None  # path and number of the socket's file
         self._websocket = websocket
         self._listener: Listener | None = None
         port.storage.when_failed(self._storage_failed)
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
         """Listen; returns the bound port. Raises net.listener.CannotListen."""
         shared = self._shared
         self._listener = await listen(
@@ -72,8 +85,29 @@ class Server:
             port=port,
             tls=tls,
             connections_max=shared.limits.connections_max,
+            rate_max=shared.limits.connection_rate_max,
+            proxies=self._proxies,
         )
         return self._listener.port
+
+    async def start_unix(self, address: UnixAddress) -> None:
+        """Listen on a Unix socket. Raises net.listener.CannotListen."""
+        shared = self._shared
+        try:
+            listening = bind_unix(address, BACKLOG)
+        except PathTaken as error:
+            raise CannotListen(str(error)) from error
+        self._unix = address.path, file_number(address.path)
+        self._listener = await listen(
+            shared.context,
+            partial(make_connection, shared, self._websocket),
+            host="",
+            port=0,
+            sockets=[listening],
+            peer=address.path,
+            connections_max=shared.limits.connections_max,
+            rate_max=shared.limits.connection_rate_max,
+        )
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, let the acks of what was published leave, close.
@@ -83,6 +117,8 @@ class Server:
         if self._listener is None:
             return
         self._listener.stop_accepting()
+        if self._unix is not None:
+            remove_unix(*self._unix)
         for connection in self._connections():
             _goes_away(connection, GOING_AWAY)
             connection.leave()
@@ -103,7 +139,7 @@ class Server:
 
     def statistics(self) -> dict[str, int]:
         """The counters by name, and what there is now: `connections_now`, `uploads_bytes`,
-        `uploads_waiting` (`uploads.py`)."""
+        `uploads_waiting` (`uploads.py`), `proxy_failures`."""
         counters = self._shared.counters
         counted = {field.name: getattr(counters, field.name) for field in fields(Counters)}
         uploads = self._shared.uploads
@@ -112,6 +148,7 @@ class Server:
             "connections_now": self.connection_count,
             "uploads_bytes": uploads.bytes,
             "uploads_waiting": uploads.waiting_count,
+            "proxy_failures": 0 if self._proxies is None else self._proxies.failed_count,
         }
 
     def _connections(self) -> list[Connection]:

@@ -13,6 +13,7 @@ from polymq.gateways.mqtt.kernels.fast_path import SharedPaths
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.protocol import Inbox
+from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.uploads import Uploads
 from polymq.net.connection import Context
 
@@ -56,6 +57,7 @@ class Shared:
     mapping: TopicMapping
     new_client_id: Callable[[], str]
     """Makes ids for clients that send none."""
+    rules: Rules = field(default_factory=Rules)
     inbox: Inbox = field(default_factory=Inbox)
     counted: Counters = field(default_factory=Counters)
     """`counters`, without what the paths have not added yet."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 
 from polymq.broker.port import BrokerPort
@@ -15,6 +14,7 @@ from polymq.gateways.rocketmq.transactions import ask_producers
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 
 
 class Server:
@@ -48,7 +48,7 @@ class Server:
         self._advertise = advertise
         self._listeners: list[Listener] = []
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
         """Listen; returns the bound port. Raises `net.listener.CannotListen`."""
         bound = await self._listen(host, port, tls, self._advertise)
         shared = self._shared
@@ -57,7 +57,7 @@ class Server:
         shared.port.admission.when_rights_change(shared.rights_changed)
         return bound
 
-    async def listen_too(self, host: str, port: int, tls: ssl.SSLContext) -> int:
+    async def listen_too(self, host: str, port: int, tls: TlsSource) -> int:
         """Listen on one more port, after `start`, for clients that share all else with the others.
         Returns it. Raises CannotListen."""
         advertised = None
@@ -66,7 +66,7 @@ class Server:
         return await self._listen(host, port, tls, advertised)
 
     async def _listen(
-        self, host: str, port: int, tls: ssl.SSLContext | None, advertised: str | None
+        self, host: str, port: int, tls: TlsSource | None, advertised: str | None
     ) -> int:
         """Listen on one port, whose clients are told to come to an address, or to a host."""
         shared = self._shared

@@ -98,6 +98,7 @@ cdef extern from *:
         iovec *msg_iov
         size_t msg_iovlen
     int accept4(int fd, sockaddr *address, socklen_t *size, int flags) nogil
+    int getpeername(int fd, sockaddr *address, socklen_t *size) nogil
     int getsockname(int fd, sockaddr *address, socklen_t *size) nogil
     int getsockopt(int fd, int level, int name, void *value, socklen_t *size) nogil
     int setsockopt(int fd, int level, int name, const void *value, socklen_t size) nogil
@@ -241,10 +242,7 @@ cdef class Acceptor(Watched):
     cdef int connect(self, int fd, sockaddr_in6 peer) except -1:
         cdef PlaneTransport transport = PlaneTransport.__new__(PlaneTransport)
         transport.address = peer
-        transport.reading = True
-        transport.high = HIGH_WATER
-        transport.low = HIGH_WATER // 4
-        transport.enter(self.plane, fd)  # from here on it closes the descriptor
+        transport.begin(self.plane, fd)
         try:
             transport.stream = self.factory(host_of(&transport.address))
             transport.ask(EPOLLIN)
@@ -273,6 +271,13 @@ cdef class PlaneTransport(Watched):
     def __dealloc__(self):
         if self.fd >= 0:
             close(self.fd)
+
+    cdef int begin(self, Plane plane, int fd) except -1:
+        """From here on it closes the descriptor."""
+        self.reading = True
+        self.high = HIGH_WATER
+        self.low = HIGH_WATER // 4
+        return self.enter(plane, fd)
 
     # --- what epoll says ----------------------------------------------------------------------
 
@@ -594,6 +599,22 @@ cdef class Plane:
         acceptor.enter(self, fd)
         acceptor.ask(EPOLLIN)
         return acceptor
+
+    def adopt(self, int fd, Stream stream not None):
+        """Take over a connected socket that does not block: the descriptor is the plane's."""
+        cdef int yes = 1
+        cdef PlaneTransport transport = PlaneTransport.__new__(PlaneTransport)
+        cdef socklen_t size = sizeof(transport.address)
+        memset(&transport.address, 0, size)
+        getpeername(fd, <sockaddr *> &transport.address, &size)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes))
+        transport.begin(self, fd)
+        try:
+            transport.stream = stream
+            transport.ask(EPOLLIN)
+            stream.connection_made(transport)
+        except Exception as error:
+            transport.failed(error)
 
     def add_reader(self, int fd, callback):
         """Call back within a turn while the descriptor is readable."""

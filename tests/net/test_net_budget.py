@@ -17,6 +17,7 @@ from polymq.net.budget import Budget, Share
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.plane import CompiledPlane
+from polymq.net.tls_source import fixed
 from tests.harness.descriptors import no_more_descriptors
 
 CERTIFICATES = Path(__file__).parent.parent.parent / "interop_tests" / "certificates"
@@ -73,7 +74,7 @@ async def begin(way: str, budget: Budget) -> Listener:
         lambda: SocketConnection(context),
         host="127.0.0.1",
         port=0,
-        tls=server_tls() if way == "tls" else None,
+        tls=fixed(server_tls() if way == "tls" else None),
         connections_max=1000,
     )
 

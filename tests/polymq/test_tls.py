@@ -48,7 +48,7 @@ def test_a_context_for_a_listener() -> None:
 )
 def test_what_is_wrong_is_said_in_a_sentence(settings: dict[str, str], text: str) -> None:
     with pytest.raises(Failure, match=text) as caught:
-        make_tls(TlsSettings(**settings))
+        make_tls(TlsSettings.model_validate(settings))
     assert caught.value.code is ExitCode.USAGE
 
 

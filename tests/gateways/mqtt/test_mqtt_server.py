@@ -18,6 +18,7 @@ from polymq.gateways.mqtt.server import Server as MqttServer
 from polymq.gateways.mqtt.server import random_client_id
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen
+from polymq.net.tls_source import fixed
 from tests.gateways.mqtt.mqtt_harness import Published, SpyPort
 
 WAIT_SECONDS_MAX = 10.0
@@ -71,7 +72,7 @@ class House:
         self.number = 0
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
-        self.number = await self.server.start("127.0.0.1", 0, tls)
+        self.number = await self.server.start("127.0.0.1", 0, fixed(tls))
 
     async def client(self, connect: bytes = b"", tls: ssl.SSLContext | None = None) -> Client:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.number, ssl=tls))

@@ -21,6 +21,7 @@ from polymq.gateways.mqtt.server import Server as MqttServer
 from polymq.gateways.mqtt.websocket import make_offer
 from polymq.net import websocket_layer
 from polymq.net.connection import Context
+from polymq.net.tls_source import fixed
 from polymq.net.websocket_handshake import HEAD_BYTES_MAX
 from tests.gateways.mqtt.mqtt_harness import Published, SpyPort
 from tests.gateways.mqtt.test_mqtt_server import CERTIFICATE
@@ -117,7 +118,7 @@ class House:
         self.tls: ssl.SSLContext | None = None
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
-        self.number = await self.server.start("127.0.0.1", 0, tls)
+        self.number = await self.server.start("127.0.0.1", 0, fixed(tls))
 
     async def peer(self) -> Peer:
         peer = Peer(*await asyncio.open_connection("127.0.0.1", self.number, ssl=self.tls))

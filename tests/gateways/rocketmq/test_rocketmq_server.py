@@ -156,7 +156,7 @@ def test_clients_of_a_port_with_tls_are_told_to_come_back_to_it(advertise: str |
 
     async def story() -> None:
         async with scene(advertise=advertise) as stage:
-            secure = await stage.server.listen_too("127.0.0.1", 0, server_tls)
+            secure = await stage.server.listen_too("127.0.0.1", 0, lambda: server_tls)
             plain = await stage.connect()
             hidden = await stage.connect(secure, client_tls)
             host, port = ("127.0.0.1", stage.port) if advertise is None else ("broker.example", 7)

@@ -1,0 +1,190 @@
+"""The further MQTT listeners (`[[mqtt.listeners]]`). A part of the composition root (`compose.py`).
+
+Imports of the gateway stand inside the functions: a listener that is not opened is not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from polymq.broker.port import BrokerPort
+from polymq.errors import ExitCode, Failure
+from polymq.listener_settings import MqttListener
+from polymq.net.connection import Context
+from polymq.net.listener import CannotListen
+from polymq.net.proxied import Proxies
+from polymq.net.unix_socket import PathTaken, UnixAddress, check_unix
+from polymq.servers import mount_points, mqtt_limits
+from polymq.settings import Settings, TlsSettings, is_loopback
+from polymq.tls import HTTP_PROTOCOLS
+from polymq.tls_files import TlsFiles, tls_of
+
+if TYPE_CHECKING:
+    from polymq.gateways.mqtt.server import Server
+
+LEVELS: Final = {"3.1": 3, "3.1.1": 4, "5": 5}
+"""The protocol levels of MQTT's versions (3.1.1 part 3.1.2.2)."""
+
+
+def owner_of(listener: MqttListener) -> str:
+    """What messages about a listener begin with."""
+    return f"mqtt listener {listener.name}"
+
+
+def host_of(settings: Settings, listener: MqttListener) -> str:
+    """The address that a listener binds to."""
+    return listener.host or settings.server.host
+
+
+def listener_tls(settings: Settings, listener: MqttListener) -> TlsSettings:
+    """The files of a listener: its own, else those of `[tls]`; none if it is without TLS."""
+    if not listener.tls:
+        return TlsSettings()
+    base = settings.tls
+    asks = listener.tls_client_certificates
+    has_own = bool(listener.tls_certificate)
+    return TlsSettings(
+        certificate=listener.tls_certificate if has_own else base.certificate,
+        key=listener.tls_key if has_own else base.key,
+        client_ca="" if asks == "none" else listener.tls_client_ca or base.client_ca,
+        client_certificates=(base.client_certificates if asks == "" or asks == "none" else asks),
+        crl="" if asks == "none" else listener.tls_crl or base.crl,
+    )
+
+
+def check_listeners_tls(settings: Settings) -> None:
+    """Whether the listeners have what they need for TLS. Raises Failure."""
+    for listener in settings.mqtt.listeners:
+        if not listener.tls:
+            continue
+        chosen, owner = listener_tls(settings, listener), owner_of(listener)
+        if tls_of(chosen, owner=owner) is None:
+            text = f"{owner}: there is no certificate: set tls_certificate, or tls.certificate"
+            raise Failure(ExitCode.USAGE, text)
+        if listener.user_from_certificate and not chosen.client_ca:
+            text = f"{owner}: user_from_certificate needs tls_client_ca, or tls.client_ca"
+            raise Failure(ExitCode.USAGE, text)
+    if settings.mqtt.user_from_certificate and not settings.tls.client_ca:
+        text = "mqtt.user_from_certificate needs tls.client_ca, the authority of the clients"
+        raise Failure(ExitCode.USAGE, text)
+
+
+def unix_address(listener: MqttListener) -> UnixAddress:
+    """Where a listener of type unix is."""
+    return UnixAddress(path=listener.path, mode=int(listener.mode, 8), group=listener.group)
+
+
+def check_unix_paths(settings: Settings) -> None:
+    """Whether the Unix sockets can be made; to be asked before anything is written. Raises
+    Failure."""
+    for listener in settings.mqtt.listeners:
+        if listener.type != "unix":
+            continue
+        try:
+            check_unix(unix_address(listener))
+        except PathTaken as error:
+            raise Failure(ExitCode.CANNOT_LISTEN, f"{owner_of(listener)}: {error}") from error
+
+
+def wanted_listener_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
+    """(listener, host, port) of those with a port."""
+    for listener in settings.mqtt.listeners:
+        if listener.type != "unix":
+            yield owner_of(listener), host_of(settings, listener), listener.port
+
+
+def is_private(settings: Settings) -> bool:
+    """Whether only this machine reaches the listeners. A proxy brings clients of other machines."""
+    hosts = {settings.server.host, *(host for _, host, _ in wanted_listener_ports(settings))}
+    proxied = any(listener.proxy_protocol for listener in settings.mqtt.listeners)
+    return all(map(is_loopback, hosts)) and not proxied
+
+
+def plain_listeners(settings: Settings) -> list[str]:
+    """Those that clients of other machines reach without TLS."""
+    return [
+        listener.label
+        for listener in settings.mqtt.listeners
+        if not listener.tls
+        and listener.type != "unix"
+        and not is_loopback(host_of(settings, listener))
+    ]
+
+
+def make_listener(
+    settings: Settings, listener: MqttListener, engine: BrokerPort, context: Context
+) -> Server:
+    """The server of one listener."""
+    from polymq.gateways.mqtt.identity import proxied_user, user_of
+    from polymq.gateways.mqtt.rules import Rules
+    from polymq.gateways.mqtt.server import Server
+    from polymq.gateways.mqtt.websocket import make_offer
+
+    limits = mqtt_limits(
+        settings,
+        connections_max=listener.connections_max,
+        connection_rate_max=listener.connection_rate_max,
+        packet_bytes_max=listener.packet_bytes_max,
+    )
+    user = user_of(listener.user_from_certificate)
+    rules = Rules(
+        levels=frozenset(LEVELS[version] for version in listener.protocol_versions),
+        allow_anonymous=listener.allow_anonymous,
+        user_of=proxied_user if listener.proxy_user else user,
+        mount_point=listener.mount_point,
+        other_mount_points=mount_points(settings, without=listener.mount_point),
+    )
+    websocket = None
+    if listener.type == "websocket":
+        websocket = make_offer(
+            path=listener.websocket_path,
+            origins=listener.websocket_origins,
+            packet_bytes_max=limits.packet_bytes_max,
+        )
+    return Server(
+        port=engine,
+        context=context,
+        limits=limits,
+        fixed_topic=settings.mqtt.topic or None,
+        websocket=websocket,
+        rules=rules,
+        proxies=Proxies(listener.proxy_networks) if listener.proxy_protocol else None,
+    )
+
+
+async def open_listeners(
+    settings: Settings,
+    engine: BrokerPort,
+    context: Context,
+    tls_files: TlsFiles,
+    opened: Callable[[str, Server], None],
+) -> dict[str, int | str]:
+    """Open all, in their order.
+
+    Args:
+        opened: told of each with its label, before it listens.
+
+    Returns:
+        By name: the port, or the path of the socket.
+
+    Raises:
+        Failure: one of them cannot listen.
+    """
+    where: dict[str, int | str] = {}
+    for listener in settings.mqtt.listeners:
+        owner = owner_of(listener)
+        protocols = HTTP_PROTOCOLS if listener.type == "websocket" else ()
+        tls = tls_files.source(listener_tls(settings, listener), protocols, owner)
+        server = make_listener(settings, listener, engine, context)
+        opened(listener.label, server)
+        try:
+            if listener.type == "unix":
+                await server.start_unix(unix_address(listener))
+                where[listener.name] = listener.path
+            else:
+                host = host_of(settings, listener)
+                where[listener.name] = await server.start(host, listener.port, tls)
+        except CannotListen as error:
+            raise Failure(ExitCode.CANNOT_LISTEN, f"{owner}: {error}") from error
+    return where

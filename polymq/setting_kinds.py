@@ -1,0 +1,37 @@
+"""Kinds of values that settings have, and what every section of the configuration has in common."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, IPvAnyNetwork
+
+PortNumber = Annotated[int, Field(ge=0, le=65_535)]
+PositiveInt = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Network = IPvAnyNetwork
+
+
+def _checked_path(path: str) -> str:
+    if re.fullmatch(r"/[!-~]*", path) is None or {"?", "#"} & set(path):
+        raise ValueError("the path of a URL begins with /, and has no blanks, ? or #")
+    return path
+
+
+def _checked_origin(origin: str) -> str:
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+|null", origin) is None:
+        raise ValueError("an origin is SCHEME://HOST or SCHEME://HOST:PORT, with nothing behind it")
+    return origin
+
+
+UrlPath = Annotated[str, AfterValidator(_checked_path)]
+Origin = Annotated[str, AfterValidator(_checked_origin)]
+
+
+class Section(BaseModel):
+    """A table of the file. Frozen: what was read at the start is what runs."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
