@@ -25,7 +25,7 @@ def start_with(start_server: StartServer, *listeners: dict[str, Any], **options:
     return start_server(**{"mqtt.listeners": json.dumps(listeners), **options})
 
 
-def places(server: Server) -> dict[str, Any]:
+def addresses(server: Server) -> dict[str, Any]:
     """Port or path of each further listener, from the ready file."""
     ready = json.loads((server.data_directory.parent / "ready.json").read_text(encoding="utf-8"))
     found: dict[str, Any] = ready["mqtt_listeners"]
@@ -68,12 +68,12 @@ class Client:
             (message.topic, bytes(message.payload))
         )
 
-    def connect(self, place: int | str) -> str:
+    def connect(self, address: int | str) -> str:
         """The name of the reason code."""
-        if isinstance(place, str):
-            self.paho.connect(place)
+        if isinstance(address, str):
+            self.paho.connect(address)
         else:
-            self.paho.connect("localhost" if self.paho._ssl_context else "127.0.0.1", place)
+            self.paho.connect("localhost" if self.paho._ssl_context else "127.0.0.1", address)
         self.paho.loop_start()
         return str(self.codes.get(timeout=SECONDS))
 
@@ -94,7 +94,7 @@ class Client:
 
 
 @contextmanager
-def connected(place: int | str, client_id: str = "", **more: Any) -> Iterator[Client]:
+def connected(address: int | str, client_id: str = "", **more: Any) -> Iterator[Client]:
     """A client that is connected until the end of the block."""
     user, password = more.pop("user", None), more.pop("password", None)
     tls: ssl.SSLContext | None = more.pop("tls", None)
@@ -107,13 +107,13 @@ def connected(place: int | str, client_id: str = "", **more: Any) -> Iterator[Cl
     if tls is not None:
         client.paho.tls_set_context(tls)
     try:
-        assert client.connect(place) == "Success"
+        assert client.connect(address) == "Success"
         yield client
     finally:
         client.close()
 
 
-def connect_code(place: int | str, **more: Any) -> str:
+def connect_code(address: int | str, **more: Any) -> str:
     """How a CONNECT is answered."""
     user, password = more.pop("user", None), more.pop("password", None)
     tls: ssl.SSLContext | None = more.pop("tls", None)
@@ -123,7 +123,7 @@ def connect_code(place: int | str, **more: Any) -> str:
     if tls is not None:
         client.paho.tls_set_context(tls)
     try:
-        return client.connect(place)
+        return client.connect(address)
     finally:
         client.close()
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import paho.mqtt.client as mqtt
 import pika
@@ -73,7 +74,7 @@ class Admin:
         return value
 
     def add(self, name: str, *roles: str, password: str = PASSWORD) -> None:
-        self.good("PUT", f"/users/{name}", {"password": password, "roles": list(roles)})
+        self.good("PUT", f"/users/{quote(name)}", {"password": password, "roles": list(roles)})
 
     def change(self, name: str, **changes: object) -> None:
         self.good("PATCH", f"/users/{name}", changes)

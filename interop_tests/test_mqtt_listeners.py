@@ -20,9 +20,9 @@ import pytest
 from interop_tests.conftest import StartServer
 from interop_tests.listener_clients import (
     SECONDS,
+    addresses,
     connect_code,
     connected,
-    places,
     refusal,
     start_with,
 )
@@ -51,7 +51,7 @@ def test_listeners_have_versions_limits_and_metrics_of_their_own(
         {"name": "web", "type": "websocket", "websocket_path": "/bus"},
         {"name": "few", "connections_max": 1},
     )
-    where = places(server)
+    where = addresses(server)
     assert list(where) == ["five", "web", "few"]
     for hello in (connect("c"), connect("c", name="MQIsdp", level=3)):
         with RawClient(where["five"]) as old:
@@ -83,7 +83,7 @@ def test_listeners_have_versions_limits_and_metrics_of_their_own(
 
 def test_a_packet_that_is_too_large_for_its_listener(start_server: StartServer) -> None:
     server = start_with(start_server, {"name": "small", "packet_bytes_max": 1000})
-    for port, is_closed in ((places(server)["small"], True), (server.mqtt_port, False)):
+    for port, is_closed in ((addresses(server)["small"], True), (server.mqtt_port, False)):
         with RawClient(port) as client:
             client.socket.sendall(connect("c"))
             assert client.socket.recv(4)[3] == 0
@@ -99,7 +99,7 @@ def test_more_connections_in_a_second_than_a_listener_accepts(start_server: Star
     server = start_with(start_server, {"name": "slow", "connection_rate_max": 3})
     answers = []
     with ExitStack() as opened:
-        clients = [opened.enter_context(RawClient(places(server)["slow"])) for _ in range(20)]
+        clients = [opened.enter_context(RawClient(addresses(server)["slow"])) for _ in range(20)]
         for number, client in enumerate(clients):
             try:
                 client.socket.sendall(connect(f"c{number}"))
@@ -115,7 +115,7 @@ def test_authentication_is_required_where_a_listener_says_so(start_server: Start
     """Not even a named client comes in while there are no users, because nobody could check it.
     Then role:anonymous is let in at the other port only."""
     server = start_with(start_server, {"name": "strict", "allow_anonymous": False})
-    strict = places(server)["strict"]
+    strict = addresses(server)["strict"]
     assert connect_code(server.mqtt_port) == "Success"
     assert connect_code(strict, user="ann", password="x") == "Bad user name or password"
     admin = Admin(server)
@@ -135,7 +135,7 @@ def test_a_unix_socket_for_paho_and_mosquitto(start_server: StartServer, tmp_pat
         "name": "local", "type": "unix", "path": str(path), "mode": "0600", "group": group
     }  # fmt: skip
     server = start_with(start_server, listener)
-    assert places(server) == {"local": str(path)}
+    assert addresses(server) == {"local": str(path)}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with connected(str(path), "local", transport="unix") as client:
         client.subscribe("t")
@@ -224,7 +224,7 @@ def test_tenants_do_not_see_each_other(start_server: StartServer) -> None:
         {"name": "a", "mount_point": "plant/a/"},
         {"name": "b", "mount_point": "plant/b/"},
     )
-    where = places(server)
+    where = addresses(server)
     with (
         connected(server.mqtt_port, "all") as everything,
         connected(where["a"], "same") as a,
@@ -263,7 +263,7 @@ def test_permissions_are_for_the_whole_topic(start_server: StartServer) -> None:
     admin = Admin(server)
     admin.add("ann", password="secret-9351")
     admin.allow("ann", "publish,subscribe,create", "plant.t")
-    port = places(server)["a"]
+    port = addresses(server)["a"]
     with connected(port, "c", user="ann", password="secret-9351") as client:
         client.subscribe("t")
         client.publish("t", b"1")

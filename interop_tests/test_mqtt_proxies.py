@@ -11,7 +11,7 @@ import pytest
 
 from interop_tests.authority import Authority
 from interop_tests.conftest import Server, StartServer
-from interop_tests.listener_clients import SECONDS, client_tls, places, start_with, until
+from interop_tests.listener_clients import SECONDS, addresses, client_tls, start_with, until
 from interop_tests.mqtt_wire import connect
 from interop_tests.people import Admin
 
@@ -56,7 +56,7 @@ def test_addresses_of_clients_behind_a_proxy(start_server: StartServer) -> None:
     """Each form of header, whole and byte by byte, before a CONNECT in the same segment; the log
     has the client's address. LOCAL and UNKNOWN stand for the proxy itself."""
     server = start_with(start_server, {"name": "p", **PROXIED}, **OPEN)
-    port = places(server)["p"]
+    port = addresses(server)["p"]
     for name, header in HEADERS.items():
         for cut in (len(header) + 99, 1):
             with socket.create_connection(("127.0.0.1", port), SECONDS) as client:
@@ -83,7 +83,7 @@ def test_a_connection_without_a_right_header_is_closed(
     start_server: StartServer, data: bytes
 ) -> None:
     server = start_with(start_server, {"name": "p", **PROXIED}, **OPEN)
-    with socket.create_connection(("127.0.0.1", places(server)["p"]), SECONDS) as client:
+    with socket.create_connection(("127.0.0.1", addresses(server)["p"]), SECONDS) as client:
         client.sendall(data + bytes(8))
         assert ended(client)
     lines = [line for line in server.log_lines() if "PROXY protocol" in line]
@@ -96,7 +96,7 @@ def test_a_header_that_does_not_come_and_one_from_elsewhere(start_server: StartS
     server = start_with(
         start_server, {"name": "p", **PROXIED}, {"name": "elsewhere", **elsewhere}, **OPEN
     )
-    where = places(server)
+    where = addresses(server)
     began = time.monotonic()
     with (
         socket.create_connection(("127.0.0.1", where["p"]), SECONDS) as silent,
@@ -122,7 +122,7 @@ def test_tls_and_websocket_behind_a_proxy(start_server: StartServer, tmp_path: P
         {"name": "web", "type": "websocket", **PROXIED},
         **OPEN,
     )
-    where = places(server)
+    where = addresses(server)
     with socket.create_connection(("127.0.0.1", where["tls"]), SECONDS) as raw:
         raw.sendall(HEADERS["v2"])
         context = client_tls(authority.certificate)
@@ -164,7 +164,7 @@ def test_the_proxy_names_the_user(start_server: StartServer) -> None:
         ("other", b"ann", {}, 5),
     ]
     for name, common_name, more, code in cases:
-        with socket.create_connection(("127.0.0.1", places(server)[name]), SECONDS) as client:
+        with socket.create_connection(("127.0.0.1", addresses(server)[name]), SECONDS) as client:
             content = ADDRESSES_4 + ssl_field(common_name, **more)
             client.sendall(version_2(0x21, 0x11, content) + connect("c"))
             assert client.recv(4)[3] == code, (name, common_name, more)
@@ -173,6 +173,6 @@ def test_the_proxy_names_the_user(start_server: StartServer) -> None:
 def test_strangers_are_outside_behind_a_proxy(start_server: StartServer) -> None:
     """A proxy brings clients of other machines: before the first user, nobody is let in."""
     server = start_with(start_server, {"name": "p", **PROXIED})
-    with socket.create_connection(("127.0.0.1", places(server)["p"]), SECONDS) as client:
+    with socket.create_connection(("127.0.0.1", addresses(server)["p"]), SECONDS) as client:
         client.sendall(HEADERS["v1"] + connect("c"))
         assert client.recv(4)[3] == 5

@@ -31,7 +31,7 @@ from polymq.broker.accounts.permissions import (
     format_pattern,
 )
 from polymq.broker.accounts.quotas import Quotas
-from polymq.broker.accounts.user import NAME, User, user_from, user_row
+from polymq.broker.accounts.user import NAME, USER_NAME, User, user_from, user_row
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.values import Address, Position
@@ -41,6 +41,10 @@ from polymq.broker.state.kinds import StateKind, each
 ROLE_PREFIX: Final = "role:"
 _NAME_TEXT: Final = (
     "is 1 to 64 letters, digits, '.', '_', '@' and '-', and begins with a letter or digit"
+)
+_USER_NAME_TEXT: Final = (
+    "is 1 to 128 letters, digits, blanks and characters of `._@=,+\\-`, and begins with a letter "
+    "or digit"
 )
 
 
@@ -100,8 +104,8 @@ class Users:
 
     def check_new(self, name: str) -> None:
         """Whether a user of this name can be made. Raises Refused."""
-        if NAME.fullmatch(name) is None:
-            raise Refused(Reason.BAD_NAME, f"a user's name {_NAME_TEXT}")
+        if USER_NAME.fullmatch(name) is None:
+            raise Refused(Reason.BAD_NAME, f"a user's name {_USER_NAME_TEXT}")
         if name == ANONYMOUS:
             raise Refused(
                 Reason.BAD_NAME,
