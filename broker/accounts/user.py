@@ -12,9 +12,9 @@ from polymq.broker.accounts.access_keys import AccessKey
 from polymq.broker.accounts.quotas import Quotas
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-USER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@=,+\\-]{0,127}")
-"""Users may have the subject of a certificate as their name (RFC 4514): `CN=sensor7,O=Plant`."""
 """Of a user or a role."""
+USER_NAME: Final = re.compile(rf"{NAME.pattern}|[A-Za-z]{{1,8}}=[A-Za-z0-9 ._@=,+\\-]{{1,119}}")
+"""A user may also be named as the subject of a certificate is (RFC 4514): `CN=sensor7,O=Plant`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,8 +43,8 @@ _NAME_TEXT: Final = (
     "is 1 to 64 letters, digits, '.', '_', '@' and '-', and begins with a letter or digit"
 )
 _USER_NAME_TEXT: Final = (
-    "is 1 to 128 letters, digits, blanks and characters of `._@=,+\\-`, and begins with a letter "
-    "or digit"
+    f"{_NAME_TEXT}; or it is a certificate's subject, such as CN=sensor7,O=Plant, with at most "
+    "119 letters, digits, blanks and characters of `._@=,+\\-` after the first `=`"
 )
 
 

@@ -22,6 +22,8 @@ from polymq.broker.port import (
     PrincipalPort,
     QueryPort,
     QueuePort,
+    Reason,
+    Refused,
     SessionPort,
     StoragePort,
     TopicPort,
@@ -112,6 +114,12 @@ class SpyPort:
     @operation("admission.offers")
     def offers(self, method: str) -> bool:
         return False
+
+    @operation("admission.certified")
+    def certified(self, user: str, address: str) -> str:
+        if user == "nobody":
+            raise Refused(Reason.NOT_AUTHENTICATED, "no such user")
+        return user
 
     @operation("admission.listener_principal")
     def listener_principal(self, user: str) -> str:

@@ -13,6 +13,7 @@ from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
+from tests.sabotage.of_the_listeners import OF_THE_LISTENERS
 from tests.sabotage.of_the_logins import OF_THE_LOGINS
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_operators import OF_THE_OPERATORS
@@ -44,6 +45,7 @@ SABOTAGES = (
     *OF_THE_SESSIONS,
     *OF_THE_GATEWAYS,
     *OF_MQTT_5,
+    *OF_THE_LISTENERS,
     *OF_AMQP,
     *OF_THE_NAMES,
     *OF_THE_OPERATORS,

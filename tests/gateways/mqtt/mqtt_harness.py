@@ -38,6 +38,7 @@ from polymq.core_log.kernels.batch import (
 from polymq.gateways.mqtt.connection import Connection as MqttConnection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.shared import Shared
 from polymq.net.connection import Context
 from polymq.net.turns import Turns
@@ -571,6 +572,7 @@ class Broker:
     port: SpyPort = field(default_factory=SpyPort)
     limits: Limits = field(default_factory=Limits)
     fixed_topic: str | None = None
+    rules: Rules = field(default_factory=Rules)
     loop: ManualLoop = field(default_factory=ManualLoop)
 
     def __post_init__(self) -> None:
@@ -580,7 +582,13 @@ class Broker:
             port=port,
             context=Context(cast("Any", self.loop), turns=self.turns),
             limits=self.limits,
-            mapping=TopicMapping(port=port, limits=self.limits, fixed_topic=self.fixed_topic),
+            rules=self.rules,
+            mapping=TopicMapping(
+                port=port,
+                limits=self.limits,
+                fixed_topic=self.fixed_topic,
+                mount_point=self.rules.mount_point,
+            ),
             new_client_id=lambda: f"made-up-{len(self.port.connected)}",
         )
 
