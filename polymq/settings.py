@@ -166,7 +166,7 @@ class TlsSettings(Section):
     @property
     def enabled(self) -> bool:
         """Whether anything of it is configured."""
-        return bool(self.certificate or self.key or self.client_ca)
+        return bool(self.certificate or self.key or self.client_ca or self.crl)
 
 
 class ListenerSettings(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,55 @@ def test_changed_values_are_printed_without_comment() -> None:
     text = render_toml(settings)
     assert "\nport = 9\n" in text
     assert tomllib.loads(text)["sink"]["topics"] == ['a"b']
+
+
+def test_listeners_are_printed_as_tables() -> None:
+    """What is printed is the same configuration, read back."""
+    listeners = [
+        {"name": "a", "port": 1, "protocol_versions": ["5"]},
+        {"name": "b", "type": "unix", "path": "/run/b"},
+    ]
+    settings = load_settings(flags={"mqtt": {"listeners": listeners, "port": 9}})
+    text = render_toml(settings)
+    assert text.count("\n[[mqtt.listeners]]\n") == 2
+    assert Settings(**tomllib.loads(text)) == settings
+
+
+def test_a_listener_as_the_example_shows_it() -> None:
+    """The lines of the example below `[[mqtt.listeners]]` are legal, with the defaults."""
+    example = (ROOT / "polymq.example.toml").read_text(encoding="utf-8")
+    lines = [line[4:] for line in example.splitlines() if line.startswith("#   ")]
+    (listener,) = Settings(**tomllib.loads("\n".join(lines))).mqtt.listeners
+    assert listener == type(listener)(name="plant")
+
+
+@pytest.mark.parametrize(
+    ("listener", "text"),
+    [
+        ({"name": "a", "nmae": 1}, "there is no setting mqtt.listeners[0].nmae (did you mean mqtt"),
+        ({"name": "a", "zzz": 1}, "there is no setting mqtt.listeners[0].zzz"),
+        ({}, "mqtt.listeners[0].name is not set: it has no default"),
+        ({"name": "a", "port": "x"}, "mqtt.listeners[0].port: input should be a valid integer"),
+        ({"name": "a", "mode": "8"}, "mqtt.listeners[0].mode: file permissions are octal"),
+        ({"name": "a", "mount_point": "plant"}, "ends with /, as in plant/ (got 'plant')"),
+        ({"name": "a", "mount_point": "$x/"}, "does not begin with $"),
+        ({"name": "a", "type": "unix", "path": "x"}, "the path of a Unix socket begins with /"),
+        ({"name": "a", "type": "unix", "path": "/" + "x" * 107}, "at most 107 bytes"),
+        ({"name": "a", "type": "unix", "path": "/x", "port": 1}, "port is not for a listener of"),
+        ({"name": "a", "type": "unix", "path": "/x", "tls": True}, "tls is not for a listener of"),
+        ({"name": "a", "tls": True, "tls_key": "k"}, "set tls_certificate and tls_key together"),
+        ({"name": "a", "proxy_user": True}, "proxy_user needs proxy_protocol = true"),
+    ],
+)
+def test_what_is_wrong_with_a_listener(tmp_path: Path, listener: dict[str, Any], text: str) -> None:
+    """One line: the file, the listener, the key, and what is right."""
+    file = tmp_path / "some.toml"
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in listener.items())
+    file.write_text(f"[[mqtt.listeners]]\n{keys}")
+    found = refusal(file=file)
+    assert found.startswith(f"{file}: ")
+    assert text in found
+    assert "\n" not in found
 
 
 def test_documentation_has_the_tables_of_the_model() -> None:

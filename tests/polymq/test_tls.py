@@ -29,6 +29,12 @@ def test_a_context_for_a_listener() -> None:
     context = make_tls(TlsSettings(certificate=SERVER, key=KEY, client_ca=CA))
     assert context is not None
     assert context.verify_mode is ssl.CERT_REQUIRED
+    optional = TlsSettings(
+        certificate=SERVER, key=KEY, client_ca=CA, client_certificates="optional"
+    )
+    context = make_tls(optional)
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_OPTIONAL
 
 
 @pytest.mark.parametrize(
@@ -43,6 +49,12 @@ def test_a_context_for_a_listener() -> None:
         ({"certificate": SERVER, "key": SERVER}, "can be read by others: chmod 600"),
         ({"certificate": KEY, "key": KEY}, "holds no certificate in PEM form"),
         ({"certificate": SERVER, "key": KEY, "client_ca": KEY}, "tls.client_ca: .* no cert"),
+        ({"crl": CA}, "tls.certificate is not set"),
+        ({"certificate": SERVER, "key": KEY, "crl": CA}, "tls.crl is set, but no client needs"),
+        (
+            {"certificate": SERVER, "key": KEY, "client_ca": CA, "crl": CA},
+            "tls.crl: .* holds no certificate revocation lists",
+        ),
         ({"certificate": SERVER, "key": KEY, "client_ca": "/no/x"}, "tls.client_ca: .*read"),
     ],
 )
