@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from interop_tests.conftest import Server, StartServer
 
@@ -43,18 +43,20 @@ def refusal(start_server: StartServer, *listeners: object, **options: object) ->
     return lines[0]
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(server: Server, condition: Callable[[], object]) -> None:
     """Wait for something that the server does in a moment."""
     deadline = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        assert not server.ended_within(0.02)
 
 
 class Client:
     """A paho client that keeps what comes."""
 
-    def __init__(self, client_id: str = "", *, version: int = paho.MQTTv311, **more: Any) -> None:
+    def __init__(
+        self, client_id: str = "", *, version: MQTTProtocolVersion = paho.MQTTv311, **more: Any
+    ) -> None:
         clean = None if version == paho.MQTTv5 else True
         self.paho = paho.Client(
             CallbackAPIVersion.VERSION2, client_id, protocol=version, clean_session=clean, **more

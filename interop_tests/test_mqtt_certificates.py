@@ -117,7 +117,7 @@ def test_revocation_and_renewal_without_a_restart(
         authority.revoke(bad[0])
         assert connect_code(port, tls=of_bad) == "Success"  # nobody has said so yet
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: log_counts(server, "TLS files were read again") == 1)
+        until(server, lambda: log_counts(server, "TLS files were read again") == 1)
         assert is_rejected(port, client_tls(authority.certificate, bad))
         assert connect_code(port, tls=of_good) == "Success"
         with connected(port, "good", tls=of_good) as publisher:
@@ -126,7 +126,7 @@ def test_revocation_and_renewal_without_a_restart(
         whole = Path(files["tls.certificate"]).read_text()
         Path(files["tls.certificate"]).write_text("nothing")
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: log_counts(server, "TLS goes on with the former files") >= 1)
+        until(server, lambda: log_counts(server, "TLS goes on with the former files") >= 1)
         assert connect_code(port, tls=of_good) == "Success"
         Path(files["tls.certificate"]).write_text(whole)
 
@@ -147,7 +147,7 @@ def test_changed_files_are_noticed(start_server: StartServer, authority: Authori
     assert connect_code(port, tls=client_tls(authority.certificate)) == "Success"
     shutil.copy(key, files["tls.key"])
     shutil.copy(certificate, files["tls.certificate"])
-    until(lambda: log_counts(server, "TLS files were read again") >= 1)
+    until(server, lambda: log_counts(server, "TLS files were read again") >= 1)
     assert connect_code(port, tls=client_tls(other.certificate)) == "Success"
     assert is_rejected(port, client_tls(authority.certificate))
 

@@ -138,7 +138,7 @@ def test_tls_and_websocket_behind_a_proxy(start_server: StartServer, tmp_path: P
             + b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
         )
         assert raw.recv(12) == b"HTTP/1.1 101"
-    until(lambda: logged(server, "closing 203.0.113.9:5555 (c)"))
+    until(server, lambda: logged(server, "closing 203.0.113.9:5555 (c)"))
 
 
 def ssl_field(common_name: bytes, *, client: int = 0x07, verify: int = 0) -> bytes:

@@ -348,9 +348,7 @@ class TopicMapping:
 
     def _pattern(self, pattern: str) -> Address:
         self._check_levels(pattern)
-        if self._mount_point and not pattern.startswith("$"):
-            pattern = self._mount_point + ("+/#" if pattern == "#" else pattern)
-        levels = pattern.split("/")
+        levels = self.mounted(pattern).split("/")
         address: list[str] = []
         if self._fixed_topic is not None:
             address.append(self._fixed_topic)
@@ -361,6 +359,18 @@ class TopicMapping:
             wildcard = wildcards.get(level)
             address.append(wildcard or _unescape(_TAG_ESCAPES, level).replace(".", "/"))
         return tuple(address)
+
+    def mounted(self, pattern: str) -> str:
+        """A client's filter with the mount point of its listener: behind the name of a shared
+        subscription, and not before `$SYS`."""
+        if not self._mount_point:
+            return pattern
+        if pattern.startswith("$share/") and pattern.count("/") > 1:
+            share, name, rest = pattern.split("/", 2)
+            return f"{share}/{name}/{self.mounted(rest)}"
+        if pattern.startswith("$"):
+            return pattern
+        return self._mount_point + ("+/#" if pattern == "#" else pattern)
 
     # --- delivering -------------------------------------------------------------------------
 

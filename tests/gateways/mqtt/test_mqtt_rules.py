@@ -75,6 +75,8 @@ def test_filters_of_a_mount_point() -> None:
     assert mapping.address("#") == ("plant", "a/b", ONE_LEVEL, REST)
     assert mapping.address("x/+") == ("plant", "a/b", "x", ONE_LEVEL)
     assert mapping.address("$SYS/x") == ("$SYS", "x")
+    assert mapping.mounted("$share/group/#") == f"$share/group/{MOUNT}+/#"
+    assert mapping.mounted("$share/group/$SYS/x") == "$share/group/$SYS/x"
 
 
 def test_what_subscribers_share_is_not_shared_over_mount_points() -> None:
