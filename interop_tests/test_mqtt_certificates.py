@@ -137,6 +137,7 @@ def server_port(server: Server) -> int:
     return int(found["mqtts"])
 
 
+@pytest.mark.slow
 def test_changed_files_are_noticed(start_server: StartServer, authority: Authority) -> None:
     """A certificate of another authority comes into effect by itself."""
     files = own_files(authority)
@@ -152,6 +153,7 @@ def test_changed_files_are_noticed(start_server: StartServer, authority: Authori
     assert is_rejected(port, client_tls(authority.certificate))
 
 
+@pytest.mark.slow
 def test_wrong_files_are_one_line(start_server: StartServer, authority: Authority) -> None:
     files = own_files(authority)
     tls = {"name": "a", "tls": True}

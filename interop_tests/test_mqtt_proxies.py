@@ -90,6 +90,7 @@ def test_a_connection_without_a_right_header_is_closed(
     assert len(lines) == 1
 
 
+@pytest.mark.slow(seconds=7)
 def test_a_header_that_does_not_come_and_one_from_elsewhere(start_server: StartServer) -> None:
     """There is a deadline; and a client that is no proxy cannot say whom it is."""
     elsewhere = {**PROXIED, "proxy_networks": ["192.0.2.0/24"]}
