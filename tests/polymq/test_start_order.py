@@ -110,6 +110,27 @@ def test_another_role_keeps_the_port_for_websocket(tmp_path: Path) -> None:
     assert (mqtt.websocket, mqtt.port, mqtt.websocket_port) == (True, 1, 6)
 
 
+def test_another_role_has_the_ports_of_the_further_listeners(tmp_path: Path) -> None:
+    """Those that the system chose; a Unix socket has none."""
+    settings = settings_for(tmp_path)
+    unix = {"name": "b", "type": "unix", "path": "/run/b"}
+    listeners = load_settings(flags={"mqtt": {"listeners": [{"name": "a"}, unix]}}).mqtt.listeners
+    mqtt = settings.mqtt.model_copy(update={"listeners": listeners})
+    settings = settings.model_copy(update={"mqtt": mqtt})
+    ports = Ports(
+        host="127.0.0.1",
+        mqtt=1,
+        amqp=2,
+        http=3,
+        rocketmq=4,
+        admin=5,
+        mqtt_listeners={"a": 7, "b": "/run/b"},
+    )
+    changed = with_ports(settings, ports).mqtt
+    assert [listener.port for listener in changed.listeners] == [7, 0]
+    assert changed.port == 1
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
