@@ -173,7 +173,7 @@ OF_THE_STARTS = (
     Sabotage(
         name="endless-intervals",
         why="a server with save_seconds=inf never saves",
-        path="polymq/settings.py",
+        path="polymq/setting_kinds.py",
         old=", allow_inf_nan=False",
         new="",
         tests=("tests/polymq/test_settings.py",),
