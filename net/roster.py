@@ -44,6 +44,7 @@ class Roster(Generic[C]):
 
     Attributes:
         connections: all that were let in and are not gone.
+        accepted_count: arrivals that were let in.
         refused_count: arrivals that were closed at once because the listener was full.
         crowded_out_count: newcomers that were closed to make room for other arrivals.
     """
@@ -60,6 +61,7 @@ class Roster(Generic[C]):
     ) -> None:
         self.where = where
         self.connections: set[C] = set()
+        self.accepted_count = 0
         self.refused_count = 0
         self.crowded_out_count = 0
         self._share = share
@@ -74,6 +76,11 @@ class Roster(Generic[C]):
     def newcomers_count(self) -> int:
         """Connections that have not proven themselves."""
         return len(self._newcomers)
+
+    @property
+    def proven_count(self) -> int:
+        """Connections that have proven themselves."""
+        return len(self.connections) - len(self._newcomers)
 
     def admit(self, make: Callable[[], C], address: str) -> C | None:
         """A connection was accepted.
@@ -97,6 +104,7 @@ class Roster(Generic[C]):
                 self._refused(network)
                 return None
         connection = make()
+        self.accepted_count += 1
         self.connections.add(connection)
         newcomers.add(connection, network)
         return connection

@@ -18,7 +18,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -54,7 +54,7 @@ from polymq.mqtt_listeners import (
     open_listeners,
     plain_listeners,
 )
-from polymq.mqtt_metrics import limit_probes, mqtt_probes
+from polymq.mqtt_metrics import is_mqtt, limit_probes, mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.net.budget import Budget
@@ -82,11 +82,15 @@ from polymq.servers import (
 )
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
+from polymq.sys_figures import make_sys_topics
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
 from polymq.tls_files import TlsFiles
 from polymq.tokens import make_tokens
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
+
+if TYPE_CHECKING:
+    from polymq.gateways.mqtt.sys_topics import NoSysTopics
 
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16
@@ -408,19 +412,24 @@ class Node:
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
         self._stack.append(tls_files.stop)
+        sys_topics: NoSysTopics | None = None
+        if settings.mqtt.enabled or settings.mqtt.listeners:
+            sys_topics = self._make_sys_topics(context)
         for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
                 continue
             made = partial(LISTENERS[name], settings, self._engine.port, context, registry)
+            if name == "mqtt":
+                made = partial(made, sys_topics=sys_topics)
             try:
                 ports |= await self._open_listener(name, made, tls_files)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
         if settings.mqtt.enabled and settings.mqtt.websocket:
-            ports |= await self._open_websockets(context, tls_files)
+            ports |= await self._open_websockets(context, tls_files, sys_topics)
         self._mqtt_listeners = await open_listeners(
-            settings, self._engine.port, context, tls_files, self._servers.__setitem__
+            settings, self._engine.port, context, tls_files, self._servers.__setitem__, sys_topics
         )
         tls_files.start()
         if not any(ports.values()) and not self._mqtt_listeners:
@@ -453,8 +462,20 @@ class Node:
             ports[secure] = await client.start(host, section.tls_port, tls)
         return ports
 
+    def _make_sys_topics(self, context: Context) -> NoSysTopics:
+        return make_sys_topics(
+            self._engine,
+            self._store,
+            context,
+            servers=self._mqtt_servers,
+            interval_seconds=self._settings.mqtt.sys_interval_seconds,
+        )
+
+    def _mqtt_servers(self) -> list[object]:
+        return [server for label, server in self._servers.items() if is_mqtt(label)]
+
     async def _open_websockets(
-        self, context: Context, tls_files: TlsFiles
+        self, context: Context, tls_files: TlsFiles, sys_topics: NoSysTopics | None
     ) -> dict[str, int | None]:
         """Open the ports for MQTT over WebSocket. Raises Failure."""
         settings = self._settings
@@ -467,7 +488,7 @@ class Node:
         for name, (is_open, port, own_tls) in wanted.items():
             if not is_open:
                 continue
-            client = make_mqtt_websocket(settings, self._engine.port, context)
+            client = make_mqtt_websocket(settings, self._engine.port, context, sys_topics)
             self._servers[name] = client
             try:
                 ports[name] = await client.start(settings.server.host, port, own_tls)

@@ -22,6 +22,7 @@ from polymq.tls_files import TlsFiles, tls_of
 
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.server import Server
+    from polymq.gateways.mqtt.sys_topics import NoSysTopics
 
 LEVELS: Final = {"3.1": 3, "3.1.1": 4, "5": 5}
 """The protocol levels of MQTT's versions (3.1.1 part 3.1.2.2)."""
@@ -113,7 +114,11 @@ def plain_listeners(settings: Settings) -> list[str]:
 
 
 def make_listener(
-    settings: Settings, listener: MqttListener, engine: BrokerPort, context: Context
+    settings: Settings,
+    listener: MqttListener,
+    engine: BrokerPort,
+    context: Context,
+    sys_topics: NoSysTopics | None = None,
 ) -> Server:
     """The server of one listener."""
     from polymq.gateways.mqtt.identity import proxied_user, user_of
@@ -145,6 +150,7 @@ def make_listener(
     return Server(
         port=engine,
         context=context,
+        sys_topics=sys_topics,
         limits=limits,
         fixed_topic=settings.mqtt.topic or None,
         websocket=websocket,
@@ -159,11 +165,13 @@ async def open_listeners(
     context: Context,
     tls_files: TlsFiles,
     opened: Callable[[str, Server], None],
+    sys_topics: NoSysTopics | None = None,
 ) -> dict[str, int | str]:
     """Open all, in their order.
 
     Args:
         opened: told of each with its label, before it listens.
+        sys_topics: what their clients get of `$SYS/broker/...`.
 
     Returns:
         By name: the port, or the path of the socket.
@@ -176,7 +184,7 @@ async def open_listeners(
         owner = owner_of(listener)
         protocols = HTTP_PROTOCOLS if listener.type == "websocket" else ()
         tls = tls_files.source(listener_tls(settings, listener), protocols, owner)
-        server = make_listener(settings, listener, engine, context)
+        server = make_listener(settings, listener, engine, context, sys_topics)
         opened(listener.label, server)
         try:
             if listener.type == "unix":

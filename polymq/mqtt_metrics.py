@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 from polymq.broker.engine import Engine
@@ -21,6 +22,9 @@ MQTT_SERVERS: Final = ("mqtt", "mqtts", "mqtt_ws", "mqtt_wss")
 """Those of the ports for TCP and for WebSocket, without and with TLS."""
 CONNECTS: Final = {"accepted": "connections", "refused": "connects_refused"}
 PUBLISHES: Final = {"received": "publishes_received", "sent": "publishes_sent"}
+PACKETS: Final = {"received": "packets_received", "sent": "packets_sent"}
+BYTES: Final = {"received": "bytes_received", "sent": "bytes_sent"}
+PUBLISH_BYTES: Final = {"received": "publish_bytes_received", "sent": "publish_bytes_sent"}
 ENDINGS: Final = {
     "protocol_error": "protocol_errors",
     "keep_alive": "keep_alives_missed",
@@ -77,6 +81,21 @@ def limit_probes(engine: Engine) -> list[Probe]:
     ]
 
 
+def is_mqtt(label: str) -> bool:
+    """Whether a listener with this label speaks MQTT."""
+    return label in MQTT_SERVERS or label.startswith(LISTENER_PREFIX)
+
+
+def totals(servers: Iterable[object]) -> Counter[str]:
+    """What the MQTT servers among these counted, together, by name. What `/metrics` and
+    `$SYS/broker/...` say comes from here."""
+    found: Counter[str] = Counter()
+    for server in servers:
+        if isinstance(server, HasCounters):
+            found.update(server.statistics())
+    return found
+
+
 def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
     """The metrics of the MQTT listeners.
 
@@ -88,12 +107,11 @@ def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
         return {
             label: server
             for label, server in servers().items()
-            if (label in MQTT_SERVERS or label.startswith(LISTENER_PREFIX))
-            and isinstance(server, HasCounters)
+            if is_mqtt(label) and isinstance(server, HasCounters)
         }
 
     def total(name: str) -> int:
-        return sum(server.statistics()[name] for server in found().values())
+        return totals(found().values())[name]
 
     def by_listener(counted: str) -> Callable[[], Value]:
         return lambda: {label: it.statistics()[counted] for label, it in found().items()}
@@ -112,6 +130,24 @@ def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
             "direction",
             PUBLISHES,
         ),
+        several(
+            "polymq_mqtt_packets",
+            "MQTT packets of all types received from clients and sent to clients.",
+            "direction",
+            PACKETS,
+        ),
+        several(
+            "polymq_mqtt_bytes",
+            "Bytes received from MQTT clients and sent to them, without what TLS adds.",
+            "direction",
+            BYTES,
+        ),
+        several(
+            "polymq_mqtt_publish_bytes",
+            "Bytes of the PUBLISH packets received from clients and sent to clients.",
+            "direction",
+            PUBLISH_BYTES,
+        ),
         counter(
             "polymq_mqtt_publishes_refused",
             "PUBLISH packets and wills that were not stored. With QoS 0 they are dropped; "
@@ -126,7 +162,8 @@ def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
         ),
         counter(
             "polymq_mqtt_publishes_ignored",
-            "PUBLISH packets and wills to topics below $SYS, which are acknowledged and dropped.",
+            "PUBLISH packets of MQTT 3 and wills to topics below $SYS, which are acknowledged and "
+            "dropped.",
             lambda: total("publishes_ignored"),
         ),
         counter(

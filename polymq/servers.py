@@ -22,6 +22,7 @@ from polymq.tls import make_tls, names_tls
 
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.limits import Limits as MqttLimits
+    from polymq.gateways.mqtt.sys_topics import NoSysTopics
 
 
 class GatewayServer(Protocol):
@@ -60,7 +61,11 @@ def _one_piece_max(settings: Settings) -> int:
 
 
 def make_mqtt(
-    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+    settings: Settings,
+    engine: BrokerPort,
+    context: Context,
+    _registry: CollectorRegistry,
+    sys_topics: NoSysTopics | None = None,
 ) -> GatewayServer:
     """MQTT over TCP."""
     from polymq.gateways.mqtt.identity import user_of
@@ -76,10 +81,16 @@ def make_mqtt(
             user_of=user_of(settings.mqtt.user_from_certificate),
             other_mount_points=mount_points(settings),
         ),
+        sys_topics=sys_topics,
     )
 
 
-def make_mqtt_websocket(settings: Settings, engine: BrokerPort, context: Context) -> GatewayServer:
+def make_mqtt_websocket(
+    settings: Settings,
+    engine: BrokerPort,
+    context: Context,
+    sys_topics: NoSysTopics | None = None,
+) -> GatewayServer:
     """MQTT over WebSocket."""
     from polymq.gateways.mqtt.identity import user_of
     from polymq.gateways.mqtt.rules import Rules
@@ -101,6 +112,7 @@ def make_mqtt_websocket(settings: Settings, engine: BrokerPort, context: Context
             origins=settings.mqtt.websocket_origins,
             packet_bytes_max=limits.packet_bytes_max,
         ),
+        sys_topics=sys_topics,
     )
 
 

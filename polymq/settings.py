@@ -310,6 +310,9 @@ class MqttSettings(ListenerSettings):
     """See `mqtt.flapping_count`."""
     flapping_ban_seconds: Annotated[float, Field(gt=0)] = 300
     """See `mqtt.flapping_count`."""
+    sys_interval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    """How often the values of the topics below $SYS/broker/ are published to clients that are
+    subscribed to them. 0: there are no such topics. The default is mosquitto's."""
     topic: Annotated[str, AfterValidator(_checked_topic)] = ""
     """The one topic that all MQTT messages are stored in, with their whole MQTT topic as the tag.
     It is meant for fleets whose first topic level is a device. Empty: the first topic level is the

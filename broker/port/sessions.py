@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -119,10 +120,9 @@ class Session(Protocol):
         """How long the session outlives its connection: what the client asked for, or what the
         operator allows if that is less. 0: not at all; None: for ever."""
 
-    @property
-    def has_no_local(self) -> bool:
-        """Whether one of its subscriptions is with No Local: then its client's messages have to say
-        who published them."""
+    def options(self) -> Iterator[tuple[Address, SubscriptionOptions]]:
+        """Its subscriptions. If one of them is with No Local, its client's messages have to say who
+        published them."""
 
     def set_will(self, will: Will) -> None:
         """CONNECT has a will; `position` waits for it, too. Published when the connection ends, or

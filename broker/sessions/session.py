@@ -429,10 +429,9 @@ class MqttSession(SessionEnd):
         is_new = address not in self.subscriptions
         return Subscribed(self.sessions.subscribe(self, address, options), is_new)
 
-    @property
-    def has_no_local(self) -> bool:
+    def options(self) -> Iterator[tuple[Address, SubscriptionOptions]]:
         """See `port.Session`."""
-        return any(found.options.no_local for found in self.subscriptions.values())
+        return ((address, found.options) for address, found in self.subscriptions.items())
 
     def is_subscribed(self, address: Address) -> bool:
         """See `port.Session`."""

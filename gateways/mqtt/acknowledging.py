@@ -19,13 +19,14 @@ _PUBCOMP: Final = 0x70
 
 def acknowledge(
     acks: array[int], ack_count: int, session: Session
-) -> Generator[None, None, tuple[Position, bytes]]:
+) -> Generator[None, None, tuple[Position, bytes, int]]:
     """Take acknowledgements of all kinds, in so many runs of `kernels.parse`. What the window has
     room for then is sent at the end: after each one, it would be one message for each.
 
     Returns:
-        PUBCOMPs, and the position that they wait for.
+        The position that PUBCOMPs wait for, these, and how many there are.
     """
+    completed = 0
     completions: list[bytes] = []
     position = session.position
     for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
@@ -45,9 +46,10 @@ def acknowledge(
                 if packet_id % RELEASED_AT_ONCE == 0:
                     yield
             completions.append(encode_ids(_PUBCOMP, first, count))
+            completed += count
         yield
     session.resume_if_starved()
-    return position, b"".join(completions)
+    return position, b"".join(completions), completed
 
 
 def missing_ids(data: bytes, count: int, first_packet_id: int) -> list[int]:

@@ -354,7 +354,8 @@ class Connecting(SocketConnection):
         self._session = session
         client = login.client(self, self._principal, self.ended)
         self._left = self._port.admission.client_came(client)
-        if session.has_no_local or self._limits.names_publishers:
+        no_local = any(options.no_local for _, options in session.options())
+        if no_local or self._limits.names_publishers:
             self._name_publisher()
         self.proven()
         self._keep_alive = login.silence_max()
@@ -384,6 +385,7 @@ class Connecting(SocketConnection):
         properties = login.properties(session, self._limits)
         self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
+        self._shared.sys_topics.came(self.fast_path, self._port.principal.check_read)
         if not self.fast_path.leaving:
             session.resume()
         self.leave_if_done()

@@ -12,8 +12,8 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
 * A publish that the engine refuses is answered with the reason in MQTT 5. The older versions have
   no such answer, and an ack means that the message is stored: the connection is closed
   [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the message is dropped and counted,
-  unless it is too large. What is published to `$SYS/...` is for the server itself: it is
-  acknowledged, and dropped.
+  unless it is too large. What is published to `$SYS/...` is dropped: MQTT 5 says that it is not
+  authorized, and before that it is acknowledged, because bridges publish there.
 * Who the client is, `connecting.py` finds out, from CONNECT to CONNACK.
 * However a connection ends, `_finish` ends it, once. The engine publishes the will, unless the
   client sent DISCONNECT [MQTT-3.1.2-10] without asking for that, or the server itself stops. Where
@@ -24,13 +24,12 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from polymq.broker.port import (
     LOGIN_EXPIRED,
-    Address,
     BrokerError,
     Position,
     Reason,
@@ -65,7 +64,7 @@ from polymq.gateways.mqtt.protocol import OPEN, Event, State
 from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
-from polymq.gateways.mqtt.subscribing import subscribe, unsubscribe
+from polymq.gateways.mqtt.subscribing import Outcome, subscribe, unsubscribe
 from polymq.net.flow import AHEAD, DISK, LEAVING, TURN, UNREAD, UPLOAD
 
 log = logging.getLogger(__name__)
@@ -78,6 +77,7 @@ class Connection(Connecting):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
+        self.traffic = shared.paths.traffic
         self.fast_path = self.shortcut = FastPath(shared.paths, self, shared.mapping)
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._has_part = False  # of a packet, and it counts
@@ -255,6 +255,7 @@ class Connection(Connecting):
         self._core.close()
         self._reading.forget()
         self.fast_path.session = None
+        self._shared.sys_topics.left(self.fast_path)
         if session is not None:
             session.disconnect()
         self._forget_login()
@@ -330,7 +331,7 @@ class Connection(Connecting):
             self._port.state_durability,
             self._subscribed,
             encode_suback(self._core.level, packet.packet_id, outcome.codes),
-            outcome.replayed,
+            outcome,
         )
 
     def _name_publisher(self) -> None:
@@ -339,22 +340,27 @@ class Connection(Connecting):
         self._mapping = self._mapping.naming(self._client_id)
         self.fast_path.log_in(self._port, self._mapping)
 
-    def _subscribed(self, data: bytes, replayed: Mapping[Address, Position]) -> None:
+    def _subscribed(self, data: bytes, outcome: Outcome) -> None:
         """SUBACK, then the retained messages [MQTT-3.3.1-6], [MQTT-3.8.4-3]."""
         self.fast_path.waiting -= 1
         if len(data) > self.fast_path.sent_bytes_max:  # [MQTT-3.1.2-24]
             self._finish(ReasonCode.PACKET_TOO_LARGE)
             return
         self.write_answer(data)
-        for address, since in replayed.items():
+        for address, since in outcome.replayed.items():
             if self._session is not None:
                 self._session.replay_retained(address, since)
+        if self._session is not None:
+            for address, (options, replay) in outcome.of_server.items():
+                self._shared.sys_topics.subscribed(self.fast_path, address, options, replay=replay)
         self.leave_if_done()
 
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
         outcome = yield from unsubscribe(packet, session, self._mapping, self._client_id)
+        for address in outcome.ended:
+            self._shared.sys_topics.unsubscribed(self.fast_path, address)
         # Also for filters that were not there [MQTT-3.10.4-5].
         answer = encode_unsuback(self._core.level, packet.packet_id, outcome.codes)
         self.fast_path.answer_when(outcome.position, answer, self._port.state_durability)
@@ -393,7 +399,7 @@ class Connection(Connecting):
             Whether they are acknowledged nevertheless; in MQTT 5 with the reason.
         """
         qos = batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS
-        if is_ignored(topic):
+        if is_ignored(topic) and self._core.level < MQTT_5:
             self._counters.publishes_ignored += last - first
             return qos > 0
         self._counters.publishes_refused += last - first
@@ -438,8 +444,10 @@ class Connection(Connecting):
         """The same in steps (`acknowledging.py`)."""
         session = self._session
         assert session is not None
-        position, completions = yield from acknowledge(acks, ack_count, session)
+        self._shared.paths.others_received += sum(acks[2 : codes.ACK_COLUMNS * ack_count : 3])
+        position, completions, count = yield from acknowledge(acks, ack_count, session)
         if completions:
+            self._shared.paths.others_sent += count
             self.fast_path.answer_when(position, completions, self._port.state_durability)
 
     # --- answers ----------------------------------------------------------------------------

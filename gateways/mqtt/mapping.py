@@ -350,7 +350,7 @@ class TopicMapping:
         self._check_levels(pattern)
         levels = self.mounted(pattern).split("/")
         address: list[str] = []
-        if self._fixed_topic is not None:
+        if self._fixed_topic is not None and levels[0] != "$SYS":
             address.append(self._fixed_topic)
         elif levels[0] not in ("+", "#"):
             address.append(_unescape(_TOPIC_ESCAPES, levels.pop(0)))

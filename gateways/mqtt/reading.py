@@ -22,6 +22,7 @@ from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, FLAGS
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.codes import DOLLAR, EXACTLY_ONCE
 from polymq.gateways.mqtt.mapping import template_key
+from polymq.gateways.mqtt.packets import Disconnect
 from polymq.gateways.mqtt.protocol import NEED_DATA, PUBLISHES, Inbox, Protocol
 from polymq.net.turns import Turns
 
@@ -81,6 +82,10 @@ class Reading:
                     return at
             elif event is not NEED_DATA:
                 at = core.at
+                shared = self._batch_path.shared
+                shared.others_received += 1
+                if type(event) is not Disconnect:  # each is answered with one packet, then or later
+                    shared.others_sent += 1
                 self._work = connection.handle(event)
                 if self._work is not None and not self._go_on():
                     return at

@@ -14,6 +14,7 @@ from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.shared import Counters, Shared
+from polymq.gateways.mqtt.sys_topics import NoSysTopics
 from polymq.gateways.mqtt.websocket import make_connection
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import BACKLOG, CannotListen, Listener, listen
@@ -43,6 +44,7 @@ class Server:
             them; None: it is for MQTT over TCP.
         rules: what it asks of its clients; by default nothing.
         proxies: behind which its clients are; None: they connect by themselves.
+        sys_topics: what clients get of `$SYS/broker/...`; None: nothing.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Server:
         websocket: Offer | None = None,
         rules: Rules | None = None,
         proxies: Proxies | None = None,
+        sys_topics: NoSysTopics | None = None,
     ) -> None:
         limits = limits if limits is not None else Limits()
         rules = rules if rules is not None else Rules()
@@ -68,6 +71,7 @@ class Server:
             ),
             new_client_id=new_client_id,
             rules=rules,
+            sys_topics=sys_topics or NoSysTopics(),
         )
         self._proxies = proxies
         self._unix: tuple[str, int | None] | None = None  # path and number of the socket's file
@@ -138,14 +142,23 @@ class Server:
         return () if self._listener is None else (self._listener.roster,)
 
     def statistics(self) -> dict[str, int]:
-        """The counters by name, and what there is now: `connections_now`, `uploads_bytes`,
+        """The counters by name, those of bytes and of packets of all types among them, and what
+        there is now: `connections_now`, `clients_now` (those that have logged in), `uploads_bytes`,
         `uploads_waiting` (`uploads.py`), `proxy_failures`."""
-        counters = self._shared.counters
+        counters, paths = self._shared.counters, self._shared.paths
         counted = {field.name: getattr(counters, field.name) for field in fields(Counters)}
         uploads = self._shared.uploads
         return {
             **counted,
+            "packets_received": counters.publishes_received + paths.others_received,
+            "packets_sent": counters.publishes_sent + paths.others_sent,
+            "publish_bytes_received": paths.received_bytes,
+            "publish_bytes_sent": paths.sent_bytes,
+            "bytes_received": paths.traffic.received,
+            "bytes_sent": paths.traffic.sent,
+            "sockets": sum(roster.accepted_count for roster in self.rosters),
             "connections_now": self.connection_count,
+            "clients_now": sum(roster.proven_count for roster in self.rosters),
             "uploads_bytes": uploads.bytes,
             "uploads_waiting": uploads.waiting_count,
             "proxy_failures": 0 if self._proxies is None else self._proxies.failed_count,

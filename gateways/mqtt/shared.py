@@ -14,6 +14,7 @@ from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.protocol import Inbox
 from polymq.gateways.mqtt.rules import Rules
+from polymq.gateways.mqtt.sys_topics import NoSysTopics
 from polymq.gateways.mqtt.uploads import Uploads
 from polymq.net.connection import Context
 
@@ -63,6 +64,7 @@ class Shared:
     """`counters`, without what the paths have not added yet."""
     early_bytes: int = 0
     """Bytes kept for connections whose login is not known yet (`limits.early_bytes_max`)."""
+    sys_topics: NoSysTopics = field(default_factory=NoSysTopics)
     once_position: Position = NOWHERE
     """Where the last QoS 2 message of any connection was stored."""
     uploads: Uploads = field(init=False)

@@ -26,6 +26,7 @@ from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.mapping import SUBSCRIBE_REASONS, TopicMapping, is_shared_filter
 from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
 from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
+from polymq.gateways.mqtt.sys_topics import SYS_TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class Outcome:
         codes: a code for each filter, in their order.
         replayed: the subscriptions that get the retained messages, and from when on they get what
             is published. No more than a session may have, whatever is sent.
+        of_server: those of `$SYS` topics, and whether they get the values that there are.
+        ended: those of `$SYS` topics that ended.
         no_local: one of them is with No Local.
         refused: how many filters were.
     """
@@ -46,6 +49,8 @@ class Outcome:
     position: Position
     codes: bytearray = field(default_factory=bytearray)
     replayed: dict[Address, Position] = field(default_factory=dict)
+    of_server: dict[Address, tuple[SubscriptionOptions, bool]] = field(default_factory=dict)
+    ended: list[Address] = field(default_factory=list)
     no_local: bool = False
     refused: int = 0
 
@@ -97,8 +102,11 @@ def subscribe(
             outcome.position = max(outcome.position, since)
             outcome.no_local = outcome.no_local or no_local
             outcome.replayed.pop(address, None)
-            wanted = handling == 0 or (handling == 1 and is_new)
-            if wanted and not is_shared(address):  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+            # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+            replay = (handling == 0 or (handling == 1 and is_new)) and not is_shared(address)
+            if address[0] == SYS_TOPIC:
+                outcome.of_server[address] = options, replay
+            elif replay:
                 outcome.replayed[address] = since
         yield
     outcome.refused = refused
@@ -125,6 +133,8 @@ def unsubscribe(
             if session.is_subscribed(address):
                 code = ReasonCode.SUCCESS
             outcome.position = max(outcome.position, session.unsubscribe(address))
+            if address[0] == SYS_TOPIC:
+                outcome.ended.append(address)
         outcome.codes.append(code)
         yield
     return outcome

@@ -14,6 +14,11 @@ cdef class Shortcut:
     cpdef bint take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
 
 
+cdef class Traffic:
+    cdef public long long received
+    cdef public long long sent
+
+
 cdef class Iteration:
     cdef readonly object loop
     cdef readonly bytearray buffer
@@ -22,6 +27,7 @@ cdef class Iteration:
     cdef list _writers
     cdef object _left
     cdef list _heard
+    cdef public Traffic traffic
     cdef bint begun
     cdef bint _scheduled
     cpdef write_later(self, Stream stream)
@@ -37,6 +43,7 @@ cdef class Iteration:
 
 cdef class Stream:
     cdef readonly Iteration context
+    cdef public Traffic traffic
     cdef public object transport
     cdef public bint paused
     cdef public bint closing

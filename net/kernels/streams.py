@@ -76,6 +76,15 @@ class Layer:
         raise NotImplementedError
 
 
+class Traffic:
+    """Bytes of connections that are counted together, since it was made: without TLS, and with what
+    a layer adds."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+
+
 class Iteration:
     """The shared read buffer, and what has to happen at the end of this loop iteration."""
 
@@ -87,6 +96,8 @@ class Iteration:
         self._writers: list[Stream] = []  # with gathered bytes
         self._left: deque[Stream] = deque()  # those of former iterations
         self._heard: list[Stream] = []  # whose shortcut took a read in this iteration
+        self.traffic = Traffic()
+        """That of all streams that are not counted otherwise."""
         self.begun = False
         """Whoever began it will end it."""
         self._scheduled = False  # the loop will end it
@@ -181,6 +192,8 @@ class Stream:
 
     def __init__(self, context: Iteration) -> None:
         self.context = context
+        self.traffic = context.traffic
+        """Counts its bytes."""
         self.transport: Any = None
         """An `asyncio.Transport`, or a `Wire`; None before and after."""
         self.paused = False
@@ -234,6 +247,7 @@ class Stream:
         size = len(data)
         self.turn_bytes += size
         self.written_bytes += size
+        self.traffic.sent += size
 
     def write_gathered(self) -> None:
         """Hand the gathered bytes to the transport. Called at the end of the iteration."""
@@ -309,6 +323,7 @@ class Stream:
 
     def received(self, count: int) -> None:
         """So many bytes are where `make_room` said."""
+        self.traffic.received += count
         if self.layer is None:
             self._present(count)
         else:

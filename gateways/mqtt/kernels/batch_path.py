@@ -167,6 +167,7 @@ class BatchPath:
         acks = self.acks
         session = path.session
         if ack_count == 1 and acks[0] == TYPE_PUBACK and session is not None:
+            self.shared.others_received += acks[2]
             session.acknowledged(acks[1], acks[2])
         elif path.connection is not None:
             path.connection.take_acks(acks, ack_count)
@@ -202,7 +203,7 @@ class BatchPath:
         for index in range(first_run + 1, last_run + 1):
             first = last
             last = runs[index] if index < last_run else end
-            shared.received += last - first
+            shared.took(first, last, rows)
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
@@ -226,6 +227,7 @@ class BatchPath:
                         stored = connection.publish_singly(template, batch, first, last, topic)
             except Refused as error:
                 if connection.refused(error, topic, batch, first, last):
+                    shared.others_sent += last - first
                     # It waits for nothing but its turn.
                     waits_for = max(waits_for, Position(0))
                     durability = max(durability, FLUSHED)
@@ -234,6 +236,7 @@ class BatchPath:
             if template.durability > slowest:
                 slowest = template.durability
             if flags & FLAG_QOS:
+                shared.others_sent += last - first
                 if stored > waits_for:
                     waits_for = stored
                 if template.durability > durability:

@@ -4,11 +4,12 @@
 cimport cython
 
 from polymq.gateways.mqtt.kernels.frames cimport PacketReader
-from polymq.net.kernels.streams cimport Shortcut, Stream
+from polymq.net.kernels.streams cimport Shortcut, Stream, Traffic
 
 cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, PACKET_READ, SUBSCRIPTION_IDENTIFIER
 cdef long long FLAG_PROPERTIES, FLAGS_PLAIN, PACKET_MAX
 cdef long long ASK_BYTES
+cdef Py_ssize_t COLUMNS, TOPIC_START, BODY_START, BODY_SIZE
 
 
 cdef class Answers:
@@ -39,6 +40,13 @@ cdef class SharedPaths:
     cdef public long long ask_at
     cdef public long long received
     cdef public long long sent
+    cdef public long long received_bytes
+    cdef public long long sent_bytes
+    cdef public long long others_received
+    cdef public long long others_sent
+    cdef public Traffic traffic
+    @cython.locals(at=Py_ssize_t, end=Py_ssize_t, size=cython.longlong)
+    cdef took(self, Py_ssize_t first, Py_ssize_t last, long long[::1] rows)
     cdef fill_row(self, PacketReader packet)
 
 

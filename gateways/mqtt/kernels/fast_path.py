@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
-from polymq.core_log.kernels.batch import Batch
+from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, TOPIC_START, Batch
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.kernels.codes import (
     ASK_BYTES,
@@ -45,7 +45,7 @@ from polymq.gateways.mqtt.kernels.codes import (
 from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids
 from polymq.gateways.mqtt.kernels.publishes import encode_publishes, encode_publishes_5
 from polymq.gateways.mqtt.translating import encode_translated, is_translated
-from polymq.net.kernels.streams import Shortcut, clock_ms
+from polymq.net.kernels.streams import Shortcut, Traffic, clock_ms
 
 if TYPE_CHECKING:
     from array import array
@@ -170,6 +170,29 @@ class SharedPaths:
         """PUBLISH packets that fast paths took and that `counters` does not have yet."""
         self.sent = 0
         """The same of those that were sent."""
+        self.received_bytes = 0
+        """Of PUBLISH packets that were received."""
+        self.sent_bytes = 0
+        """The same of those that were sent."""
+        self.others_received = 0
+        """All other packets that were received."""
+        self.others_sent = 0
+        """The same of those that were sent."""
+        self.traffic = Traffic()
+        """The bytes of the listener's connections."""
+
+    def took(self, first: int, last: int, rows: array[int]) -> None:
+        """Count the publishes of rows [first, last)."""
+        at = first * COLUMNS
+        end = last * COLUMNS
+        while at < end:
+            size = rows[at + BODY_START] + rows[at + BODY_SIZE] - rows[at + TOPIC_START] + 2
+            self.received_bytes += size + 2
+            while size > 0x7F:
+                self.received_bytes += 1
+                size >>= 7
+            at += COLUMNS
+        self.received += last - first
 
     def fill_row(self, packet: PacketReader) -> None:
         """Make the batch's first row that of one PUBLISH (`core_log.kernels.batch`)."""
@@ -285,6 +308,7 @@ class FastPath(Shortcut):
         ):
             return False
         if packet.first == PUBACK:
+            self.shared.others_received += 1
             session.acknowledged(packet.packet_id, 1)
             return True
         # QoS 2 is for those who know what to do with it.
@@ -322,8 +346,9 @@ class FastPath(Shortcut):
             stored = self.publish(template, shared.batch, 0, 1)
         except Refused:
             return False
-        shared.received += 1
+        shared.took(0, 1, shared.rows)
         if packet_id:
+            shared.others_sent += 1
             self.answer_when(stored, encode_ids(PUBACK, packet_id, 1), self.last_class)
         position = stored
         if position >= shared.ask_at or self.asks_always or self.last_in_sync:
@@ -437,7 +462,15 @@ class FastPath(Shortcut):
         if size >= count:  # less is left only of messages that the client does not take
             self.message_bytes = size if count == 1 else size // count
         self.shared.sent += count
+        self.shared.sent_bytes += size
         write(data)
+
+    def send_encoded(self, data: bytes, count: int) -> None:
+        """Send PUBLISH packets of QoS 0 that are not of the log."""
+        if self.write is not None:
+            self.shared.sent += count
+            self.shared.sent_bytes += len(data)
+            self.write(data)
 
     def encode_5(
         self, run: RecordRun, topic: bytes, first_byte: int, first_packet_id: int, identifier: int
@@ -481,6 +514,7 @@ class FastPath(Shortcut):
         if self.write is None or connection is None:
             return
         data = encode_ids(PUBREL, first_packet_id, count)
+        self.shared.others_sent += count
         if connection.paused:
             connection.write_answer(data)
         else:

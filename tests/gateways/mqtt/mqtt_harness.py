@@ -5,7 +5,7 @@ Nothing here waits: a test moves the clock, runs the loop's turns and commits th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -95,7 +95,6 @@ class SpySession:
         expiry_seconds: int | None = 0,
     ) -> None:
         self.expiry_seconds = expiry_seconds
-        self.has_no_local = False
         self.port = port
         self.client_id = client_id
         self.clean = clean
@@ -105,6 +104,7 @@ class SpySession:
         self.calls: list[tuple[Any, ...]] = []
         self.inbound: set[int] = set()
         self.addresses: set[Address] = set()
+        self.options_of: dict[Address, SubscriptionOptions] = {}
         self.refused: dict[Address, Refused] = {}
         self.will: Will | None = None
         self.resumed_count = 0
@@ -129,10 +129,14 @@ class SpySession:
         self.calls.append(("subscribe", address, options.qos if plain else options))
         is_new = address not in self.addresses
         self.addresses.add(address)
+        self.options_of[address] = options
         return Subscribed(self.port.append(), is_new=is_new)
 
     def expire_after(self, seconds: int | None) -> None:
         self.calls.append(("expire_after", seconds))
+
+    def options(self) -> Iterator[tuple[Address, SubscriptionOptions]]:
+        return iter(self.options_of.items())
 
     def is_subscribed(self, address: Address) -> bool:
         return address in self.addresses

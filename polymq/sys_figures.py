@@ -1,0 +1,100 @@
+"""The figures of `$SYS/broker/...`, from where `/metrics` has them. A part of the composition root.
+
+Imports stand inside the functions: what no listener needs is not loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from polymq import program_version
+from polymq.broker.engine import Engine
+from polymq.core_log.store import Store
+from polymq.mqtt_metrics import totals
+from polymq.net.connection import Context
+
+if TYPE_CHECKING:
+    from polymq.gateways.mqtt.sys_figures import Figures
+    from polymq.gateways.mqtt.sys_topics import NoSysTopics
+
+TOPICS_AT_ONCE: Final = 500
+"""Topics that one step looks at: 0.2 ms."""
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def make_sys_topics(
+    engine: Engine,
+    store: Store,
+    context: Context,
+    *,
+    servers: Callable[[], Iterable[object]],
+    interval_seconds: float,
+) -> NoSysTopics:
+    """`$SYS/broker/...`, one for all MQTT listeners.
+
+    Args:
+        servers: the MQTT servers that are made.
+        interval_seconds: how often values are published at most; 0: there are none.
+    """
+    from polymq.gateways.mqtt.sys_topics import NoSysTopics, SysTopics
+
+    if not interval_seconds:
+        return NoSysTopics()
+    return SysTopics(
+        context=context,
+        figures=partial(figures, engine, store, servers),
+        connected=lambda: totals(servers())["clients_now"],
+        interval_seconds=interval_seconds,
+    )
+
+
+def figures(
+    engine: Engine, store: Store, servers: Callable[[], Iterable[object]]
+) -> Generator[None, None, Figures]:
+    """Collect the figures, in steps."""
+    from polymq.gateways.mqtt.sys_figures import Figures
+
+    stored = 0
+    for count, topic in enumerate(list(engine.topics.topics.values())):
+        stored += sum(queue.flushed for queue in topic.queues)
+        if count % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+            yield
+    sessions, counted = engine.sessions, totals(servers())
+    return Figures(
+        version=program_version(),
+        clients_connected=counted["clients_now"],
+        sessions=len(sessions.by_client),
+        sessions_expired=sessions.expiry.expired_count,
+        subscriptions=sum(sessions.subscription_counts.values()),
+        retained=sessions.retained.count,
+        connects=counted["connections"],
+        sockets=counted["sockets"],
+        packets_received=counted["packets_received"],
+        packets_sent=counted["packets_sent"],
+        publishes_received=counted["publishes_received"],
+        publishes_sent=counted["publishes_sent"],
+        publishes_dropped=counted["publishes_refused"]
+        + counted["publishes_too_large"]
+        + sessions.backlogs.dropped_count,
+        publish_bytes_received=counted["publish_bytes_received"],
+        publish_bytes_sent=counted["publish_bytes_sent"],
+        bytes_received=counted["bytes_received"],
+        bytes_sent=counted["bytes_sent"],
+        stored=stored,
+        log_bytes=store.log.appended - store.log.start,
+        memory_bytes=_memory_bytes(),
+        memory_bytes_max=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    )
+
+
+def _memory_bytes() -> int:
+    """How much memory the process has now; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
