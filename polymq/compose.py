@@ -52,6 +52,7 @@ from polymq.mqtt_listeners import (
     check_listeners_tls,
     is_private,
     open_listeners,
+    open_websockets,
     plain_listeners,
 )
 from polymq.mqtt_metrics import is_mqtt, limit_probes, mqtt_probes
@@ -78,7 +79,6 @@ from polymq.servers import (
     ManyPorts,
     check_tls,
     connection_settings,
-    make_mqtt_websocket,
 )
 from polymq.settings import Settings, is_loopback
 from polymq.store_report import store_probes, store_value
@@ -426,10 +426,13 @@ class Node:
                 ports |= await self._open_listener(name, made, tls_files)
             except CannotListen as error:
                 raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
+        opened = self._servers.__setitem__
         if settings.mqtt.enabled and settings.mqtt.websocket:
-            ports |= await self._open_websockets(context, tls_files, sys_topics)
+            ports |= await open_websockets(
+                settings, self._engine.port, context, tls_files, opened, sys_topics
+            )
         self._mqtt_listeners = await open_listeners(
-            settings, self._engine.port, context, tls_files, self._servers.__setitem__, sys_topics
+            settings, self._engine.port, context, tls_files, opened, sys_topics
         )
         tls_files.start()
         if not any(ports.values()) and not self._mqtt_listeners:
@@ -473,28 +476,6 @@ class Node:
 
     def _mqtt_servers(self) -> list[object]:
         return [server for label, server in self._servers.items() if is_mqtt(label)]
-
-    async def _open_websockets(
-        self, context: Context, tls_files: TlsFiles, sys_topics: NoSysTopics | None
-    ) -> dict[str, int | None]:
-        """Open the ports for MQTT over WebSocket. Raises Failure."""
-        settings = self._settings
-        tls = tls_files.source(settings.tls, HTTP_PROTOCOLS)
-        wanted = {
-            "mqtt_ws": (settings.mqtt.plain, settings.mqtt.websocket_port, None),
-            "mqtt_wss": (tls is not None, settings.mqtt.websocket_tls_port, tls),
-        }
-        ports: dict[str, int | None] = {}
-        for name, (is_open, port, own_tls) in wanted.items():
-            if not is_open:
-                continue
-            client = make_mqtt_websocket(settings, self._engine.port, context, sys_topics)
-            self._servers[name] = client
-            try:
-                ports[name] = await client.start(settings.server.host, port, own_tls)
-            except CannotListen as error:
-                raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
-        return ports
 
     async def _open_names(self, readers_port: int | None) -> int | None:
         """Run a name server beside the broker, and register with all of them."""

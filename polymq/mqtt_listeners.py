@@ -1,4 +1,4 @@
-"""The further MQTT listeners (`[[mqtt.listeners]]`). A part of the composition root (`compose.py`).
+"""The MQTT listeners for WebSocket, and the further ones (`[[mqtt.listeners]]`). A part of the composition root (`compose.py`).
 
 Imports of the gateway stand inside the functions: a listener that is not opened is not loaded.
 """
@@ -15,7 +15,14 @@ from polymq.net.connection import Context
 from polymq.net.listener import CannotListen
 from polymq.net.proxied import Proxies
 from polymq.net.unix_socket import PathTaken, UnixAddress, check_unix
-from polymq.servers import mount_points, mqtt_limits
+from polymq.servers import (
+    GatewayServer,
+    auto_subscriptions_of,
+    make_mqtt_websocket,
+    mount_points,
+    mqtt_limits,
+    rewriting_of,
+)
 from polymq.settings import Settings, TlsSettings, is_loopback
 from polymq.tls import HTTP_PROTOCOLS
 from polymq.tls_files import TlsFiles, tls_of
@@ -151,6 +158,8 @@ def make_listener(
         port=engine,
         context=context,
         sys_topics=sys_topics,
+        rewriting=rewriting_of(settings),
+        auto_subscriptions=auto_subscriptions_of(settings),
         limits=limits,
         fixed_topic=settings.mqtt.topic or None,
         websocket=websocket,
@@ -159,12 +168,46 @@ def make_listener(
     )
 
 
+async def open_websockets(
+    settings: Settings,
+    engine: BrokerPort,
+    context: Context,
+    tls_files: TlsFiles,
+    opened: Callable[[str, GatewayServer], None],
+    sys_topics: NoSysTopics | None = None,
+) -> dict[str, int | None]:
+    """Open the ports of `[mqtt]` for MQTT over WebSocket, as `open_listeners` does.
+
+    Returns:
+        The ports by label.
+
+    Raises:
+        Failure: one of them cannot listen.
+    """
+    tls = tls_files.source(settings.tls, HTTP_PROTOCOLS)
+    wanted = {
+        "mqtt_ws": (settings.mqtt.plain, settings.mqtt.websocket_port, None),
+        "mqtt_wss": (tls is not None, settings.mqtt.websocket_tls_port, tls),
+    }
+    ports: dict[str, int | None] = {}
+    for name, (is_open, port, own_tls) in wanted.items():
+        if not is_open:
+            continue
+        server = make_mqtt_websocket(settings, engine, context, sys_topics)
+        opened(name, server)
+        try:
+            ports[name] = await server.start(settings.server.host, port, own_tls)
+        except CannotListen as error:
+            raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
+    return ports
+
+
 async def open_listeners(
     settings: Settings,
     engine: BrokerPort,
     context: Context,
     tls_files: TlsFiles,
-    opened: Callable[[str, Server], None],
+    opened: Callable[[str, GatewayServer], None],
     sys_topics: NoSysTopics | None = None,
 ) -> dict[str, int | str]:
     """Open all, in their order.

@@ -6,6 +6,8 @@ import json
 import textwrap
 from typing import Any
 
+from pydantic import BaseModel
+
 from polymq.listener_settings import MqttListener
 from polymq.setting_kinds import Section
 from polymq.settings import SECTIONS, Settings
@@ -93,6 +95,9 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, BaseModel):
+        pairs = (f"{key} = {_toml(item)}" for key, item in value.model_dump().items())
+        return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if not isinstance(value, str):

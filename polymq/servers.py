@@ -21,7 +21,9 @@ from polymq.settings import MIB, Settings, is_loopback
 from polymq.tls import make_tls, names_tls
 
 if TYPE_CHECKING:
+    from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
     from polymq.gateways.mqtt.limits import Limits as MqttLimits
+    from polymq.gateways.mqtt.rewriting import Rewriting
     from polymq.gateways.mqtt.sys_topics import NoSysTopics
 
 
@@ -82,6 +84,8 @@ def make_mqtt(
             other_mount_points=mount_points(settings),
         ),
         sys_topics=sys_topics,
+        rewriting=rewriting_of(settings),
+        auto_subscriptions=auto_subscriptions_of(settings),
     )
 
 
@@ -113,7 +117,21 @@ def make_mqtt_websocket(
             packet_bytes_max=limits.packet_bytes_max,
         ),
         sys_topics=sys_topics,
+        rewriting=rewriting_of(settings),
+        auto_subscriptions=auto_subscriptions_of(settings),
     )
+
+
+def rewriting_of(settings: Settings) -> Rewriting:
+    from polymq.gateways.mqtt.rewriting import RewriteRule, Rewriting
+
+    return Rewriting([RewriteRule(**rule.model_dump()) for rule in settings.mqtt.rewrite])
+
+
+def auto_subscriptions_of(settings: Settings) -> list[AutoSubscription]:
+    from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
+
+    return [AutoSubscription(**asked.model_dump()) for asked in settings.mqtt.auto_subscribe]
 
 
 def mount_points(settings: Settings, *, without: str = "") -> tuple[str, ...]:

@@ -35,3 +35,30 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+PlainPort = Annotated[
+    PortNumber, Field(description="The port without TLS. 0: the system chooses a free port.")
+]
+TlsPort = Annotated[
+    PortNumber,
+    Field(description="The port with TLS. It is opened if there is a certificate (`[tls]`)."),
+]
+ConnectionsMax = Annotated[
+    PositiveInt,
+    Field(
+        description="How many connections there may be at a time. Further ones are closed at once."
+    ),
+]
+
+
+class ListenerSettings(Section):
+    """What the listeners for clients have in common."""
+
+    enabled: bool = True
+    """Whether to open this listener."""
+    port: PlainPort
+    tls_port: TlsPort
+    plain: bool = True
+    """Whether connections without TLS are accepted. False needs a certificate (`[tls]`)."""
+    connections_max: ConnectionsMax = 10_000

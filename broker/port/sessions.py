@@ -27,12 +27,14 @@ class SubscriptionOptions:
             published them (`PUBLISHER_PROPERTY`).
         retain_as_published: messages have the RETAIN flag that they were published with.
         identifier: the Subscription Identifier; 0 if there is none.
+        exclusive: no other session may have the filter exclusively at the same time.
     """
 
     qos: int
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int = 0
+    exclusive: bool = False
 
 
 class Subscribed(NamedTuple):
@@ -144,8 +146,9 @@ class Session(Protocol):
         """CONNACK is on its way: resend what is in flight, then deliver. Call exactly once."""
 
     def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
-        """Add one subscription, or replace all that was said of it [MQTT-3.8.4-3]. Raises
-        Refused."""
+        """Add one subscription, or replace all that was said of it [MQTT-3.8.4-3]. Raises Refused;
+        LIMIT also where another session has an exclusive subscription to the filter, and this is to
+        be one."""
 
     def replay_retained(self, address: Address, since: Position) -> None:
         """After SUBACK: send the retained messages that match, in slices.

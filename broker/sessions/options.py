@@ -43,6 +43,7 @@ def options_row(options: SubscriptionOptions) -> dict[str, int]:
     """The options of a subscription beside its QoS, as the op `sub+` and the session's row have
     them: nothing for plain ones."""
     row = {"l": int(options.no_local), "p": int(options.retain_as_published)}
+    row["x"] = int(options.exclusive)
     return {key: value for key, value in {**row, "i": options.identifier}.items() if value}
 
 
@@ -53,4 +54,5 @@ def options_of(row: Mapping[str, Any], qos: int) -> SubscriptionOptions:
         no_local=bool(row.get("l", 0)),
         retain_as_published=bool(row.get("p", 0)),
         identifier=row.get("i", 0),
+        exclusive=bool(row.get("x", 0)),
     )

@@ -413,6 +413,7 @@ class MqttSession(SessionEnd):
         found = self.subscriptions.pop(address, None)
         if found is not None:
             self.sessions.count_subscriptions(self.principal, -1)
+            self.sessions.exclusive.ended(self, (address,))
         return found
 
     def forget_all(self) -> Collection[Subscription]:
@@ -420,6 +421,7 @@ class MqttSession(SessionEnd):
         found, self.subscriptions = self.subscriptions, {}
         if found:
             self.sessions.count_subscriptions(self.principal, -len(found))
+            self.sessions.exclusive.ended(self, found)
         return found.values()
 
     def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:

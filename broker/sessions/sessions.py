@@ -25,6 +25,7 @@ from polymq.broker.port.values import Address, Position, is_shared, pattern_of
 from polymq.broker.queues.queue import Queue
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.sessions.backlogs import SessionBacklogs
+from polymq.broker.sessions.exclusive import ExclusiveFilters
 from polymq.broker.sessions.expiry import SessionExpiry
 from polymq.broker.sessions.flights import (
     UNKNOWN_QOS,
@@ -80,6 +81,7 @@ class Sessions:
         """Subscriptions of all sessions by principal."""
         self.counts: dict[str, int] = {}
         """Persistent sessions by principal."""
+        self.exclusive = ExclusiveFilters()
         self.state = SessionState(core, queue_store, topics, dead_letters, self)
         self.backlogs = SessionBacklogs(core, settings, self.state, dead_letters.counts)
         self.shares = self.state.shares
@@ -255,6 +257,8 @@ class Sessions:
         self, session: MqttSession, address: Address, options: SubscriptionOptions
     ) -> Position:
         """See `port.Session.subscribe`."""
+        if options.exclusive:
+            self.exclusive.check(session, address)
         qos = options.qos
         limit = self.core.limits.subscriptions_per_session_max
         if address not in session.subscriptions and len(session.subscriptions) >= limit:
@@ -271,6 +275,7 @@ class Sessions:
                 subscription = Subscription(session, address, options)
                 session.keep(subscription)
                 session.attach(subscription)
+            self.exclusive.changed(session.subscriptions[address])
             return self.core.end()
         self.core.check_writable()
         existing = session.subscriptions.get(address)

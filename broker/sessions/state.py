@@ -249,6 +249,7 @@ class SessionState:
         elif subscription.durable and subscription.qos:
             subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
         subscription.set_options(options)
+        self._sessions.exclusive.changed(subscription)
         subscription.owed = Owed(op["r"]) if "r" in op else None
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
@@ -439,6 +440,7 @@ class SessionState:
             found = session.subscriptions.get(tuple(address))
             if found is not None:
                 found.set_options(options_of(row, found.qos))
+                self._sessions.exclusive.changed(found)
         for address, *owed in value.get("owed", ()):
             session.subscriptions[tuple(address)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):
@@ -469,7 +471,7 @@ class SessionState:
         options = [
             [list(subscription.address), options_row(subscription.options)]
             for subscription in session.subscriptions.values()
-            if subscription.special
+            if subscription.special or subscription.options.exclusive
         ]
         expiry = {} if session.asked_seconds is None else {"x": session.asked_seconds}
         return {

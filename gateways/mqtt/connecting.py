@@ -23,13 +23,15 @@ from functools import partial
 from polymq.broker.port import Reason, Refused, Session
 from polymq.broker.port import Will as StoredWill
 from polymq.gateways.mqtt.authenticating import Authentication
+from polymq.gateways.mqtt.auto_subscribing import subscribe_client
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
-from polymq.gateways.mqtt.login import Login, authenticate
+from polymq.gateways.mqtt.login import ANONYMOUS, Login, authenticate
 from polymq.gateways.mqtt.mapping import is_ignored
 from polymq.gateways.mqtt.packets import MQTT_5, Authenticate, Connect, Will
 from polymq.gateways.mqtt.protocol import Protocol, State
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
+from polymq.gateways.mqtt.subscribing import Outcome
 from polymq.gateways.mqtt.translating import is_translated
 from polymq.net.connection import SocketConnection
 from polymq.net.flow import LOGIN, Flow
@@ -90,9 +92,18 @@ class Connecting(SocketConnection):
         """Read on while there is nothing to wait for."""
         raise NotImplementedError
 
+    def _answer_subscribed(self, answer: bytes, outcome: Outcome) -> None:
+        """What was subscribed to is answered when it is committed."""
+        raise NotImplementedError
+
     def _name_publisher(self) -> None:
         """From now on the client's messages say that they are its own (No Local)."""
         raise NotImplementedError
+
+    @property
+    def _user(self) -> str:
+        """The name of the user that logged in; empty if it is nobody's."""
+        return "" if self._principal == ANONYMOUS else self._principal
 
     # --- before the login is known ----------------------------------------------------------
 
@@ -309,7 +320,7 @@ class Connecting(SocketConnection):
         packet = login.packet
         self._principal = principal
         self._port = self._port.admission.for_principal(principal, login.own_id)
-        self._mapping = self._shared.mapping.of(self._port)
+        self._mapping = self._shared.mapping.of(self._port, login.own_id, self._user)
         self.fast_path.log_in(self._port, self._mapping)
         if packet.packet_bytes_max is not None:
             self.fast_path.sent_bytes_max = packet.packet_bytes_max
@@ -336,8 +347,7 @@ class Connecting(SocketConnection):
         if is_ignored(will.topic.encode()):
             self._counters.publishes_ignored += 1
             return None
-        self._mapping.check_publishable(will.topic)
-        topic, tag = self._mapping.topic_and_tag(will.topic)
+        topic, tag = self._mapping.topic_and_tag(self._mapping.publishable(will.topic))
         self._port.principal.check_publish(topic, tag)
         return StoredWill(
             topic=topic,
@@ -386,6 +396,11 @@ class Connecting(SocketConnection):
         self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
         self._shared.sys_topics.came(self.fast_path, self._port.principal.check_read)
+        outcome = subscribe_client(
+            self._shared.auto_subscriptions, session, self._mapping, login.own_id, self._user
+        )
+        if outcome is not None:
+            self._answer_subscribed(b"", outcome)
         if not self.fast_path.leaving:
             session.resume()
         self.leave_if_done()

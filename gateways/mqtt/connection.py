@@ -77,7 +77,7 @@ class Connection(Connecting):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self.traffic = shared.paths.traffic
+        self.traffic = shared.traffic
         self.fast_path = self.shortcut = FastPath(shared.paths, self, shared.mapping)
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._has_part = False  # of a packet, and it counts
@@ -323,16 +323,16 @@ class Connection(Connecting):
             shares=self._limits.shares_subscriptions,
         )
         self._counters.filters_refused += outcome.refused
+        answer = encode_suback(self._core.level, packet.packet_id, outcome.codes)
+        self._answer_subscribed(answer, outcome)
+
+    def _answer_subscribed(self, answer: bytes, outcome: Outcome) -> None:
+        """What was subscribed to is answered, and then delivered, when it is committed."""
         if outcome.no_local:
             self._name_publisher()
         self.fast_path.waiting += 1
-        self._port.when_committed(
-            outcome.position,
-            self._port.state_durability,
-            self._subscribed,
-            encode_suback(self._core.level, packet.packet_id, outcome.codes),
-            outcome,
-        )
+        durability = self._port.state_durability
+        self._port.when_committed(outcome.position, durability, self._subscribed, answer, outcome)
 
     def _name_publisher(self) -> None:
         """From now on the client's messages say that they are its own: for No Local, and for
@@ -346,13 +346,13 @@ class Connection(Connecting):
         if len(data) > self.fast_path.sent_bytes_max:  # [MQTT-3.1.2-24]
             self._finish(ReasonCode.PACKET_TOO_LARGE)
             return
-        self.write_answer(data)
-        for address, since in outcome.replayed.items():
-            if self._session is not None:
-                self._session.replay_retained(address, since)
-        if self._session is not None:
-            for address, (options, replay) in outcome.of_server.items():
-                self._shared.sys_topics.subscribed(self.fast_path, address, options, replay=replay)
+        if data:
+            self.write_answer(data)
+        session = self._session
+        if session is not None:
+            for address, since in outcome.replayed.items():
+                session.replay_retained(address, since)
+            self._shared.sys_topics.subscribed_all(self.fast_path, outcome.of_server)
         self.leave_if_done()
 
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:

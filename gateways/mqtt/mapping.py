@@ -26,7 +26,8 @@ Other protocols have names that a topic name must not contain. They are escaped 
 
 `$` topics belong to the server (3.1.1 part 4.7.2): clients may subscribe, never publish, but for
 `$delayed/{seconds}/{topic}` (`delays.py`), which is not a topic but a time and a topic. What they
-publish to `$SYS/...` is acknowledged and dropped, because bridges do (`is_ignored`). A filter
+publish to `$SYS/...` is dropped, and before MQTT 5 acknowledged, because bridges publish there
+(`is_ignored`). These topics are at `$SYS` with a fixed topic as well. A filter
 `$share/{ShareName}/{filter}` is not a filter but a name and a filter (5.0 part 4.8.2), in every
 version of MQTT.
 """
@@ -70,6 +71,7 @@ from polymq.gateways.mqtt.kernels.codes import (
 )
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.gateways.mqtt.rewriting import Rewriting
 from polymq.gateways.mqtt.translating import ORIGIN_PROPERTY
 
 TOPIC_BYTES_MAX: Final = 65_535
@@ -174,6 +176,23 @@ def split_shared_filter(pattern: str) -> tuple[str, str]:
     return name, shared
 
 
+NO_REWRITING: Final = Rewriting()
+EXCLUSIVE: Final = "$exclusive/"
+
+
+def without_exclusive(pattern: str) -> tuple[str, bool]:
+    """A topic filter, and whether the subscription is to be exclusive: `$exclusive/{filter}`, as
+    EMQX has it. Raises Refused: BAD_NAME."""
+    if not pattern.startswith(EXCLUSIVE):
+        return pattern, False
+    inner = pattern[len(EXCLUSIVE) :]
+    if not inner or inner.startswith(("$share/", EXCLUSIVE)):
+        raise Refused(
+            Reason.BAD_NAME, "an exclusive subscription is to $exclusive/ and an ordinary filter"
+        )
+    return inner, True
+
+
 _Templates = tuple[BoundedCache[bytes, Template], ...]
 """Templates by raw topic name, a table for each kind of message (`FLAGS_OF_KIND`). Of messages that
 expire, the key is the name and four bytes of expiry interval."""
@@ -196,6 +215,7 @@ class TopicMapping:
     Args:
         fixed_topic: the topic that all topic names of this listener are tags of, or None.
         mount_point: the prefix of all topic names, which ends with `/`, or empty.
+        rewriting: where clients publish and subscribe instead of where they ask for.
     """
 
     def __init__(
@@ -205,8 +225,10 @@ class TopicMapping:
         limits: Limits,
         fixed_topic: str | None,
         mount_point: str = "",
+        rewriting: Rewriting = NO_REWRITING,
     ) -> None:
         self._port = port
+        self._rewriting = rewriting
         self._limits = limits
         self._fixed_topic = fixed_topic
         self._mount_point = mount_point
@@ -227,8 +249,13 @@ class TopicMapping:
         self.encoded_keys_5 = (f"{name} 5 0", f"{name} 5 1")
         """The same of MQTT 5."""
 
-    def of(self, port: BrokerPort) -> TopicMapping:
-        """The same names over another port: what its client may publish is its own table."""
+    def of(self, port: BrokerPort, client_id: str = "", user: str = "") -> TopicMapping:
+        """The same names over another port: what its client may publish is its own table. So it is
+        where names are rewritten with the client's."""
+        if self._rewriting.names_client:
+            other = self._copy(port, self._from)
+            other._rewriting = self._rewriting.for_client(client_id, user)
+            return other
         if port is self._port:
             return self
         return self._copy(port, self._from)
@@ -262,8 +289,7 @@ class TopicMapping:
         return template
 
     def _remember(self, topic: bytes, flags: int) -> Template:
-        name = undelayed(decode_topic(topic))
-        self.check_publishable(name)
+        name = self.publishable(undelayed(decode_topic(topic)))
         template = self._make_template(name, flags)
         if self.templates is _NO_TEMPLATES:
             count_max = self._limits.templates_max
@@ -292,11 +318,16 @@ class TopicMapping:
             self._template_count -= 1
             self._template_bytes -= len(key)
 
-    def check_publishable(self, name: str) -> None:
-        """Whether a client may publish to this topic name at all. Raises Refused."""
+    def publishable(self, name: str) -> str:
+        """Where what a client publishes to this topic name goes, if it may go anywhere at all.
+        Raises Refused."""
+        name = self._rewriting.topic(name)
+        if not 0 < len(name.encode()) <= TOPIC_BYTES_MAX:
+            raise Refused(Reason.BAD_NAME, "it is rewritten to a name that is empty or too long")
         if name.startswith("$"):
             raise Refused(Reason.FORBIDDEN, "topics that begin with `$` belong to the server")
         self._check_levels(name)
+        return name
 
     def _check_levels(self, name: str) -> None:
         if name.count("/") >= self._levels_max:
@@ -341,12 +372,19 @@ class TopicMapping:
         Raises:
             Refused: BAD_NAME: too many levels, or a shared subscription without a name or filter.
         """
+        pattern, _ = without_exclusive(pattern)
         if not is_shared_filter(pattern):
             return self._pattern(pattern)
         name, shared = split_shared_filter(pattern)
         return shared_address(name, self._pattern(shared))
 
     def _pattern(self, pattern: str) -> Address:
+        try:
+            pattern = self._rewriting.filter(pattern)
+        except ValueError as error:
+            raise Refused(Reason.BAD_NAME, f"rewritten to what is no filter: {error}") from error
+        if is_shared_filter(pattern):
+            raise Refused(Reason.BAD_NAME, "rewritten to a shared subscription")
         self._check_levels(pattern)
         levels = self.mounted(pattern).split("/")
         address: list[str] = []

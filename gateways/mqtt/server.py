@@ -9,9 +9,11 @@ from dataclasses import fields
 from functools import partial
 
 from polymq.broker.port import BrokerPort, StorageFailed
+from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
 from polymq.gateways.mqtt.connection import Connection
 from polymq.gateways.mqtt.limits import Limits
-from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.mapping import NO_REWRITING, TopicMapping
+from polymq.gateways.mqtt.rewriting import Rewriting
 from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.shared import Counters, Shared
 from polymq.gateways.mqtt.sys_topics import NoSysTopics
@@ -45,6 +47,8 @@ class Server:
         rules: what it asks of its clients; by default nothing.
         proxies: behind which its clients are; None: they connect by themselves.
         sys_topics: what clients get of `$SYS/broker/...`; None: nothing.
+        rewriting: where clients publish and subscribe instead of where they ask for.
+        auto_subscriptions: what each client is subscribed to when it connects.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class Server:
         rules: Rules | None = None,
         proxies: Proxies | None = None,
         sys_topics: NoSysTopics | None = None,
+        rewriting: Rewriting = NO_REWRITING,
+        auto_subscriptions: Sequence[AutoSubscription] = (),
     ) -> None:
         limits = limits if limits is not None else Limits()
         rules = rules if rules is not None else Rules()
@@ -67,11 +73,16 @@ class Server:
             context=context,
             limits=limits,
             mapping=TopicMapping(
-                port=port, limits=limits, fixed_topic=fixed_topic, mount_point=rules.mount_point
+                port=port,
+                limits=limits,
+                fixed_topic=fixed_topic,
+                mount_point=rules.mount_point,
+                rewriting=rewriting,
             ),
             new_client_id=new_client_id,
             rules=rules,
             sys_topics=sys_topics or NoSysTopics(),
+            auto_subscriptions=auto_subscriptions,
         )
         self._proxies = proxies
         self._unix: tuple[str, int | None] | None = None  # path and number of the socket's file
@@ -154,8 +165,8 @@ class Server:
             "packets_sent": counters.publishes_sent + paths.others_sent,
             "publish_bytes_received": paths.received_bytes,
             "publish_bytes_sent": paths.sent_bytes,
-            "bytes_received": paths.traffic.received,
-            "bytes_sent": paths.traffic.sent,
+            "bytes_received": self._shared.traffic.received,
+            "bytes_sent": self._shared.traffic.sent,
             "sockets": sum(roster.accepted_count for roster in self.rosters),
             "connections_now": self.connection_count,
             "clients_now": sum(roster.proven_count for roster in self.rosters),

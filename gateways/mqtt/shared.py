@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from polymq.broker.port import BrokerPort, Position
+from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
 from polymq.gateways.mqtt.kernels.batch_path import BatchPath
 from polymq.gateways.mqtt.kernels.fast_path import SharedPaths
 from polymq.gateways.mqtt.limits import Limits
@@ -17,6 +18,7 @@ from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.sys_topics import NoSysTopics
 from polymq.gateways.mqtt.uploads import Uploads
 from polymq.net.connection import Context
+from polymq.net.kernels.streams import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,11 @@ class Shared:
     """`counters`, without what the paths have not added yet."""
     early_bytes: int = 0
     """Bytes kept for connections whose login is not known yet (`limits.early_bytes_max`)."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """The bytes of the connections."""
     sys_topics: NoSysTopics = field(default_factory=NoSysTopics)
+    auto_subscriptions: Sequence[AutoSubscription] = ()
+    """What each client is subscribed to when it connects."""
     once_position: Position = NOWHERE
     """Where the last QoS 2 message of any connection was stored."""
     uploads: Uploads = field(init=False)

@@ -23,7 +23,12 @@ from polymq.broker.port import (
     is_shared,
 )
 from polymq.gateways.mqtt.errors import RemoteProtocolError
-from polymq.gateways.mqtt.mapping import SUBSCRIBE_REASONS, TopicMapping, is_shared_filter
+from polymq.gateways.mqtt.mapping import (
+    SUBSCRIBE_REASONS,
+    TopicMapping,
+    is_shared_filter,
+    without_exclusive,
+)
 from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
 from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
 from polymq.gateways.mqtt.sys_topics import SYS_TOPIC
@@ -75,12 +80,6 @@ def subscribe(
     outcome = Outcome(session.position)
     refused = 0
     for pattern, qos, no_local, as_published, handling in packet.filters():
-        options = SubscriptionOptions(
-            qos=qos,
-            no_local=no_local,
-            retain_as_published=as_published,
-            identifier=packet.identifier,
-        )
         if not shares and is_shared_filter(pattern):
             five = packet.level == MQTT_5
             not_shared = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
@@ -88,8 +87,17 @@ def subscribe(
             yield
             continue
         try:
-            address = mapping.address(pattern)
-            since, is_new = session.subscribe(address, options)
+            add_subscription(
+                outcome,
+                session,
+                mapping,
+                pattern,
+                qos=qos,
+                no_local=no_local,
+                as_published=as_published,
+                handling=handling,
+                identifier=packet.identifier,
+            )
         except Refused as error:
             refused += 1
             if refused == 1:  # one line: there may be a million
@@ -99,20 +107,44 @@ def subscribe(
             outcome.codes.append(code)
         else:
             outcome.codes.append(qos)
-            outcome.position = max(outcome.position, since)
-            outcome.no_local = outcome.no_local or no_local
-            outcome.replayed.pop(address, None)
-            # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
-            replay = (handling == 0 or (handling == 1 and is_new)) and not is_shared(address)
-            if address[0] == SYS_TOPIC:
-                outcome.of_server[address] = options, replay
-            elif replay:
-                outcome.replayed[address] = since
         yield
     outcome.refused = refused
     if refused > 1:
         log.info("%s: %d filters of one SUBSCRIBE refused", client_id, refused)
     return outcome
+
+
+def add_subscription(
+    outcome: Outcome,
+    session: Session,
+    mapping: TopicMapping,
+    pattern: str,
+    *,
+    qos: int,
+    no_local: bool,
+    as_published: bool,
+    handling: int,
+    identifier: int = 0,
+) -> None:
+    """Add or replace one subscription; the outcome has it then. Raises Refused."""
+    address = mapping.address(pattern)
+    options = SubscriptionOptions(
+        qos=qos,
+        no_local=no_local,
+        retain_as_published=as_published,
+        identifier=identifier,
+        exclusive=without_exclusive(pattern)[1],
+    )
+    since, is_new = session.subscribe(address, options)
+    outcome.position = max(outcome.position, since)
+    outcome.no_local = outcome.no_local or no_local
+    outcome.replayed.pop(address, None)
+    # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+    replay = (handling == 0 or (handling == 1 and is_new)) and not is_shared(address)
+    if address[0] == SYS_TOPIC:
+        outcome.of_server[address] = options, replay
+    elif replay:
+        outcome.replayed[address] = since
 
 
 def unsubscribe(

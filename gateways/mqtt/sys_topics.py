@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final, Protocol
 
 from polymq.broker.port import ONE_LEVEL, REST, Address, Refused, Session, SubscriptionOptions
@@ -112,6 +112,13 @@ class NoSysTopics:
             replay: it gets the values that there are (Retain Handling).
         """
 
+    def subscribed_all(
+        self, receiver: Receiver, found: Mapping[Address, tuple[SubscriptionOptions, bool]]
+    ) -> None:
+        """`subscribed`, with what it takes, for some filters."""
+        for address, (options, replay) in found.items():
+            self.subscribed(receiver, address, options, replay=replay)
+
     def unsubscribed(self, receiver: Receiver, address: Address) -> None:
         """The client has no such subscription any more; nothing if it had none."""
 
@@ -159,9 +166,10 @@ class SysTopics(NoSysTopics):
     def came(self, receiver: Receiver, check_read: Callable[[Address], None]) -> None:
         """See `NoSysTopics`."""
         self._clients_max = max(self._clients_max, self._connected())
-        if receiver.session is None:
-            return
-        for address, options in receiver.session.options():
+        session = receiver.session
+        if session is None or not session.present:
+            return  # what a new one has it has just asked for: SUBACK is on its way
+        for address, options in session.options():
             if address[0] == SYS_TOPIC:
                 with contextlib.suppress(Refused):  # the session is about to lose it
                     check_read(address)
@@ -249,8 +257,9 @@ class SysTopics(NoSysTopics):
             figures = yield from self._figures()
             self._take(figures, now)
             for found in list(self._filters.values()):
-                if any(self._versions[topic] == self._round for topic in found.matched):
-                    for member in list(found.members.values()):
+                newest = max(self._versions[topic] for topic in found.matched)
+                for member in list(found.members.values()):
+                    if member.seen < newest:
                         self._wait(member)
                 yield
         while self._queue:

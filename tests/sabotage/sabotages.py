@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.sabotage.of_amqp import OF_AMQP
 from tests.sabotage.of_crashes import OF_CRASHES
 from tests.sabotage.of_mqtt_5 import OF_MQTT_5
+from tests.sabotage.of_mqtt_extras import OF_MQTT_EXTRAS
 from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
@@ -46,6 +47,7 @@ SABOTAGES = (
     *OF_THE_GATEWAYS,
     *OF_MQTT_5,
     *OF_THE_LISTENERS,
+    *OF_MQTT_EXTRAS,
     *OF_AMQP,
     *OF_THE_NAMES,
     *OF_THE_OPERATORS,

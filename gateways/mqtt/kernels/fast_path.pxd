@@ -4,7 +4,7 @@
 cimport cython
 
 from polymq.gateways.mqtt.kernels.frames cimport PacketReader
-from polymq.net.kernels.streams cimport Shortcut, Stream, Traffic
+from polymq.net.kernels.streams cimport Shortcut, Stream
 
 cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, PACKET_READ, SUBSCRIPTION_IDENTIFIER
 cdef long long FLAG_PROPERTIES, FLAGS_PLAIN, PACKET_MAX
@@ -44,7 +44,6 @@ cdef class SharedPaths:
     cdef public long long sent_bytes
     cdef public long long others_received
     cdef public long long others_sent
-    cdef public Traffic traffic
     @cython.locals(at=Py_ssize_t, end=Py_ssize_t, size=cython.longlong)
     cdef took(self, Py_ssize_t first, Py_ssize_t last, long long[::1] rows)
     cdef fill_row(self, PacketReader packet)

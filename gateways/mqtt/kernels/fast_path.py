@@ -45,7 +45,7 @@ from polymq.gateways.mqtt.kernels.codes import (
 from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids
 from polymq.gateways.mqtt.kernels.publishes import encode_publishes, encode_publishes_5
 from polymq.gateways.mqtt.translating import encode_translated, is_translated
-from polymq.net.kernels.streams import Shortcut, Traffic, clock_ms
+from polymq.net.kernels.streams import Shortcut, clock_ms
 
 if TYPE_CHECKING:
     from array import array
@@ -178,8 +178,6 @@ class SharedPaths:
         """All other packets that were received."""
         self.others_sent = 0
         """The same of those that were sent."""
-        self.traffic = Traffic()
-        """The bytes of the listener's connections."""
 
     def took(self, first: int, last: int, rows: array[int]) -> None:
         """Count the publishes of rows [first, last)."""

@@ -1,0 +1,173 @@
+"""The settings of MQTT: a part of the model in `settings.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from polymq.broker.errors import Refused
+from polymq.broker.names import check_characters, is_own_topic
+from polymq.gateways.mqtt.rewriting import RULES_MAX, SUBSCRIPTIONS_MAX, check_filter, check_rule
+from polymq.listener_settings import MqttListener, UserFrom, check_listeners
+from polymq.setting_kinds import (
+    ListenerSettings,
+    Origin,
+    PlainPort,
+    PortNumber,
+    PositiveInt,
+    Seconds,
+    Section,
+    TlsPort,
+    UrlPath,
+)
+
+
+def _checked_topic(name: str) -> str:
+    try:
+        check_characters("a topic", name)
+        name.encode()
+    except Refused as error:
+        raise ValueError(error.text) from error
+    except UnicodeEncodeError as error:
+        raise ValueError("the name of a topic is UTF-8") from error
+    if is_own_topic(name):
+        raise ValueError("this topic is the server's own: choose another name")
+    return name
+
+
+class RewriteSettings(Section):
+    """One rule of `mqtt.rewrite`."""
+
+    action: Literal["publish", "subscribe", "all"] = "all"
+    source: str
+    destination: str
+
+    @model_validator(mode="after")
+    def _checked(self) -> RewriteSettings:
+        check_rule(self.source, self.destination)
+        return self
+
+
+class AutoSubscribeSettings(Section):
+    """One subscription of `mqtt.auto_subscribe`."""
+
+    filter: str
+    qos: Annotated[int, Field(ge=0, le=2)] = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: Annotated[int, Field(ge=0, le=2)] = 0
+
+    @model_validator(mode="after")
+    def _checked(self) -> AutoSubscribeSettings:
+        check_filter(self.filter)
+        return self
+
+
+class MqttSettings(ListenerSettings):
+    """MQTT over TCP and WebSocket. Topic names longer than 32,000 bytes may be refused."""
+
+    port: PlainPort = 1883
+    tls_port: TlsPort = 8883
+    websocket: bool = False
+    """Whether to open the ports for MQTT over WebSocket, for clients in browsers. It is off by
+    default, as in mosquitto, because a page of any origin can reach such a port, even one that only
+    this machine can reach (`mqtt.websocket_origins`)."""
+    websocket_port: PortNumber = 8083
+    """The port for MQTT over WebSocket without TLS. 0: the system chooses a free port. It is not
+    opened if `mqtt.plain` is false."""
+    websocket_tls_port: PortNumber = 8084
+    """The port for MQTT over WebSocket with TLS. It is opened if there is a certificate
+    (`[tls]`)."""
+    websocket_path: UrlPath = "/mqtt"
+    """The path of the URL that clients connect to. The path `/` is accepted, too."""
+    websocket_origins: list[Origin] = []
+    """The origins of the pages that may connect, such as "https://app.example.com". Empty: pages of
+    every origin. Clients that are not browsers send no origin, and may always connect."""
+    inflight_max: Annotated[int, Field(ge=1, le=16_384)] = 16_384
+    """How many messages of QoS 1 and 2 may be in flight to a client. A connection begins with 32,
+    and gets more while it acknowledges them within half a second. The quota `inflight` limits the
+    clients of one user."""
+    subscriptions_max: PositiveInt = 10_000
+    """How many topic filters a client may subscribe to. Further ones are refused (0x80). One
+    SUBSCRIBE or UNSUBSCRIBE may have any number of topic filters: only the size of a packet is
+    limited, to `storage.message_bytes_max` plus 64 KiB."""
+    session_expiry_seconds: Seconds = 0
+    """How long a persistent session waits for a client that is away. It then ends: its
+    subscriptions and the messages that wait for it are deleted, and it no longer holds segments of
+    the log. 0: for ever, as in the standard and in mosquitto. EMQX's default is 7200."""
+    queue_qos0_messages: bool = False
+    """Whether messages of QoS 0 are queued for a client that is away, and messages for
+    subscriptions of QoS 0 that had a higher QoS before. Messages of QoS 1 and 2 always are, and
+    those that were queued before a subscription was lowered to QoS 0 stay queued."""
+    session_queue_max: Annotated[int, Field(ge=0, le=1 << 48)] = 0
+    """How many messages may wait for one persistent session, over all its subscriptions. Messages
+    in flight do not count. A message beyond the limit is lost, although it was acknowledged. 0:
+    only the disk limits the number. The default of mosquitto, EMQX and HiveMQ is 1000."""
+    session_queue_overflow: Literal["drop_oldest", "drop_newest"] = "drop_oldest"
+    """Which messages a full session loses: its oldest messages, or those that arrive before its
+    client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for
+    it."""
+    shared_subscriptions: bool = True
+    """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}`. If false,
+    such filters are refused (0x9E, before MQTT 5 0x80). Shares that there are go on."""
+    shared_subscription_strategy: Literal["round_robin", "sticky", "hash_client", "hash_topic"] = (
+        "round_robin"
+    )
+    """Which member of a shared subscription gets a message: each in turn; one member as long as it
+    keeps up; or the same one for all messages of a publisher (by its client identifier) or of a
+    topic, as long as the members stay the same and it keeps up. With "hash_client" every message
+    that is published by MQTT is stored with its publisher's client identifier."""
+    topic_levels_max: Annotated[int, Field(ge=1, le=128)] = 128
+    """How many levels a topic name or topic filter may have. A filter with more is refused (0x8F in
+    MQTT 5, 0x80 before), and a message to a topic name with more is not stored."""
+    retained_max: PositiveInt = 1_000_000
+    """How many retained messages there may be. A message with RETAIN that would be one more is
+    refused (0x97 in MQTT 5)."""
+    retained_bytes_max: Annotated[int, Field(ge=0)] = 0
+    """How many bytes of the log all retained messages may have together. A message with RETAIN that
+    would exceed it is refused (0x97 in MQTT 5). 0: no limit."""
+    connections_per_address_max: Annotated[int, Field(ge=0)] = 0
+    """How many clients of one address may be connected at a time; IPv6 addresses of one /64 count
+    as one. Further ones are refused (0x97). 0: no limit. The quota `connections` limits the clients
+    of one user."""
+    connects_per_second_max: Seconds = 0
+    """How many clients may connect in a second, in all. Further ones are refused (0x9F; before MQTT
+    5, return code 3), before their password is checked. As many may come at once as in a second. 0:
+    no limit."""
+    connects_per_second_per_address_max: Seconds = 0
+    """The same for the clients of one address."""
+    flapping_count: Annotated[int, Field(ge=0)] = 0
+    """How many connections of one client identifier may end within `mqtt.flapping_window_seconds`.
+    At this number the client is kept out for `mqtt.flapping_ban_seconds` (0x8A; before MQTT 5,
+    return code 5), which a restart ends. 0: clients are not watched, because devices that connect
+    for one message and disconnect are common. EMQX's number is 15."""
+    flapping_window_seconds: Annotated[float, Field(gt=0)] = 60
+    """See `mqtt.flapping_count`."""
+    flapping_ban_seconds: Annotated[float, Field(gt=0)] = 300
+    """See `mqtt.flapping_count`."""
+    sys_interval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    """How often the values of the topics below $SYS/broker/ are published to clients that are
+    subscribed to them. 0: there are no such topics. The default is mosquitto's."""
+    rewrite: Annotated[list[RewriteSettings], Field(max_length=RULES_MAX)] = []
+    """Rules by which clients publish and subscribe to other topics than they ask for, such as
+    {action = "all", source = "old/+/#", destination = "new/$2/$1"}: `$1` is what the first wildcard
+    of the source matched, `%c` the client id, `%u` the user. `action` is publish, subscribe or all.
+    Permissions apply to the destination."""
+    auto_subscribe: Annotated[list[AutoSubscribeSettings], Field(max_length=SUBSCRIPTIONS_MAX)] = []
+    """Subscriptions that every client gets when it connects, if it has permission for them, such as
+    {filter = "commands/%c/#", qos = 1}: `%c` is the client id, `%u` the user. Further keys are
+    no_local, retain_as_published and retain_handling."""
+    topic: Annotated[str, AfterValidator(_checked_topic)] = ""
+    """The one topic that all MQTT messages are stored in, with their whole MQTT topic as the tag.
+    It is meant for fleets whose first topic level is a device. Empty: the first topic level is the
+    topic."""
+    user_from_certificate: UserFrom = ""
+    """The part of a client's certificate that is its user name, at the ports with TLS. cn: the
+    common name of the subject. san_dns, san_email: the first DNS name or mail address of the
+    subject's alternative names. subject: the whole subject as in RFC 4514, such as
+    "CN=sensor7,O=Plant". The user has to exist; no password is asked for. Needs `tls.client_ca`.
+    Empty: clients log in with a password."""
+    listeners: Annotated[list[MqttListener], AfterValidator(check_listeners)] = []
+    """Further MQTT listeners, each with settings of its own, as tables `[[mqtt.listeners]]` in the
+    file, or as a JSON list in an option or variable."""

@@ -1,0 +1,76 @@
+"""Bugs planted in `$SYS` topics, rewriting, automatic and exclusive subscriptions."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+SYS = "tests/gateways/mqtt/test_mqtt_sys_topics.py"
+REWRITING = "tests/gateways/mqtt/test_mqtt_rewriting.py"
+EXCLUSIVE = "tests/broker/test_exclusive_subscriptions.py"
+
+OF_MQTT_EXTRAS = (
+    Sabotage(
+        name="sys-values-after-rights-are-lost",
+        why="a client goes on to get values that it may not read any more",
+        path="gateways/mqtt/sys_topics.py",
+        old="        if session is None or not session.is_subscribed(member.address):\n",
+        new="        if session is None:\n",
+        tests=(SYS,),
+    ),
+    Sabotage(
+        name="sys-values-for-nobody",
+        why="a server without a monitor makes values every ten seconds for ever",
+        path="gateways/mqtt/sys_topics.py",
+        old="        for member in self._of_receiver.pop(receiver, {}).values():\n",
+        new="        for member in self._of_receiver.get(receiver, {}).values():\n",
+        tests=(SYS,),
+    ),
+    Sabotage(
+        name="sys-packets-for-each-receiver",
+        why="ten thousand monitors cost ten thousand encodings",
+        path="gateways/mqtt/sys_topics.py",
+        old="            self._frames[key] = made\n",
+        new="",
+        tests=(SYS,),
+    ),
+    Sabotage(
+        name="sys-slow-reader-misses-the-last",
+        why="a monitor that was slow for a moment shows an old value until it changes again",
+        path="gateways/mqtt/sys_topics.py",
+        old="        if receiver.credit() <= 0:\n",
+        new="        if receiver.credit() <= 0:\n            member.seen = self._round\n",
+        tests=(SYS,),
+    ),
+    Sabotage(
+        name="rewriting-with-a-wildcard-of-the-client",
+        why="a client that calls itself # reads or writes what is for all others",
+        path="gateways/mqtt/rewriting.py",
+        old='    return bool(name) and not any(character in "+#/\\0" for character in name)\n',
+        new="    return bool(name)\n",
+        tests=(REWRITING,),
+    ),
+    Sabotage(
+        name="rewriting-shares-the-names-of-clients",
+        why="what one client publishes goes to the topic of the first that published there",
+        path="gateways/mqtt/mapping.py",
+        old="        if self._rewriting.names_client:\n",
+        new="        if False:\n",
+        tests=(REWRITING,),
+    ),
+    Sabotage(
+        name="exclusive-forgotten-by-the-snapshot",
+        why="after a restart two workers have the same jobs",
+        path="broker/sessions/state.py",
+        old="            if subscription.special or subscription.options.exclusive\n",
+        new="            if subscription.special\n",
+        tests=(EXCLUSIVE,),
+    ),
+    Sabotage(
+        name="exclusive-held-by-a-session-that-ended",
+        why="nobody can ever have the subscription again",
+        path="broker/sessions/session.py",
+        old="            self.sessions.exclusive.ended(self, found)\n",
+        new="",
+        tests=(EXCLUSIVE,),
+    ),
+)
