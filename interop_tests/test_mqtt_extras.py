@@ -26,6 +26,7 @@ def closes(*watchers: Watcher) -> None:
         watcher.leave()
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_an_exclusive_subscription_is_of_one_session(
     server: Server, version: MQTTProtocolVersion
@@ -76,6 +77,7 @@ def test_clients_publish_and_subscribe_elsewhere(
     closes(watcher, other)
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_clients_have_subscriptions_when_they_connect(
     start_server: StartServer, version: MQTTProtocolVersion

@@ -100,6 +100,7 @@ def test_values_come_at_once_then_when_they_change(
     watcher.leave()
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_a_session_has_its_values_after_a_kill(
     start_server: StartServer, version: MQTTProtocolVersion

@@ -1,4 +1,5 @@
-"""The MQTT listeners for WebSocket, and the further ones (`[[mqtt.listeners]]`). A part of the composition root (`compose.py`).
+"""The MQTT listeners for WebSocket, and the further ones (`[[mqtt.listeners]]`). A part of the
+composition root (`compose.py`).
 
 Imports of the gateway stand inside the functions: a listener that is not opened is not loaded.
 """
