@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(FOLDERS) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test test-all coverage crash kills replica-kills model sabotage check run bench clean help
+.PHONY: install demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,11 @@ $(VENV)/.installed-dev: $(BUILD_INPUTS) | $(BIN)/python
 	$(PIP) install --editable '.[dev]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
 
+$(VENV)/.installed-fuzz: $(BUILD_INPUTS) | $(BIN)/python
+	@echo "Installing PolyMQ with what tests and the search for broken parsers need. $(COMPILING)"
+	$(PIP) install --editable '.[fuzz]'
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev
+
 install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 	@$(BIN)/polymq doctor --brief
 
@@ -70,10 +75,16 @@ crash: $(VENV)/.installed-dev  ## Break the disk in 20,000 ways and look for wha
 sabotage: $(VENV)/.installed-dev  ## Break the code on purpose, and see whether the tests notice (SABOTAGE="--only NAME").
 	$(RUN) tests.sabotage $(SABOTAGE)
 
+fuzz: $(VENV)/.installed-fuzz  ## Search a minute for bytes that break MQTT's parsers (FUZZ="--seconds 3600 --keep").
+	$(RUN) tests.fuzz $(FUZZ)
+
 kills: $(VENV)/.installed-dev  ## Kill a loaded server at 60 system calls and look for what it acked (needs strace).
 	$(RUN) interop_tests.kills $(KILLS)
 
-replica-kills: $(VENV)/.installed-dev  ## Kill a master or its slave 50 times under load, and look for what was acked.
+replica-fuzz: $(VENV)/.installed-fuzz  ## Search a minute for bytes that break MQTT's parsers (FUZZ="--seconds 3600 --keep").
+	$(RUN) tests.fuzz $(FUZZ)
+
+kills: $(VENV)/.installed-dev  ## Kill a master or its slave 50 times under load, and look for what was acked.
 	$(RUN) interop_tests.replica_kills $(KILLS)
 
 model: $(VENV)/.installed-dev  ## A minute of all protocols, kills and full disks, and every promise checked (MODEL="--episodes 20").
@@ -94,4 +105,4 @@ bench: $(VENV)/.installed-dev  ## Measure against the peers that are installed h
 clean:  ## Remove what was built (not ./data).
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(FOLDERS) -name '*.so' -delete
-	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev
+	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev $(VENV)/.installed-fuzz
