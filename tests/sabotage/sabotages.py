@@ -16,6 +16,7 @@ from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
 from tests.sabotage.of_the_listeners import OF_THE_LISTENERS
 from tests.sabotage.of_the_logins import OF_THE_LOGINS
+from tests.sabotage.of_the_mqtt_rules import OF_THE_MQTT_RULES
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_operators import OF_THE_OPERATORS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
@@ -48,6 +49,7 @@ SABOTAGES = (
     *OF_MQTT_5,
     *OF_THE_LISTENERS,
     *OF_MQTT_EXTRAS,
+    *OF_THE_MQTT_RULES,
     *OF_AMQP,
     *OF_THE_NAMES,
     *OF_THE_OPERATORS,

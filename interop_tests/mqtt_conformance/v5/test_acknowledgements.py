@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from interop_tests import mqtt5_wire as wire
@@ -361,3 +363,35 @@ def test_a_property_that_an_acknowledgement_does_not_have_closes(case: Case, mad
     assert callable(made)
     client.send(made(1, 0, [(P.CONTENT_TYPE, "x")]))
     client.expect_error(R.MALFORMED, R.PROTOCOL_ERROR)
+
+
+@shows("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-3.6.2-1", "MQTT-3.7.2-1")
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (puback, 0x92),
+        (puback, 0x04),
+        (pubrec, 0x92),
+        (pubrec, 0xFF),
+        (pubrel, 0x10),
+        (pubrel, 0x80),
+        (pubcomp, 0x10),
+        (pubcomp, 0x97),
+    ],
+)
+def test_a_reason_of_another_acknowledgement_closes(
+    case: Case, made: Callable[..., bytes], reason: int
+) -> None:
+    client = case.connect()
+    client.send(made(1, reason))
+    client.expect_error(R.MALFORMED, R.PROTOCOL_ERROR)
+
+
+@shows("MQTT-3.6.2-1", "MQTT-3.7.2-1")
+def test_an_unknown_packet_id_may_be_the_reason(case: Case) -> None:
+    """PUBREL and PUBCOMP have a reason for it, which a server takes."""
+    client = case.connect()
+    client.send(pubrel(9, R.UNKNOWN_ID))
+    found = client.read()
+    assert (found.kind, found.packet_id) == (Kind.PUBCOMP, 9)
+    client.nothing()

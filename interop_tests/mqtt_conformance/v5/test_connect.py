@@ -265,10 +265,13 @@ def test_another_protocol_name_closes(case: Case, name: str) -> None:
 
 @shows("MQTT-3.1.2-2")
 @pytest.mark.parametrize("level", [0, 6, 255])
-def test_another_protocol_version_closes(case: Case, level: int) -> None:
-    """The answer may be that of MQTT 5, or of MQTT 3.1.1, whose server has to send code 1."""
+@pytest.mark.parametrize("has_properties", [True, False])
+def test_another_protocol_version_closes(case: Case, level: int, has_properties: bool) -> None:
+    """The answer may be that of MQTT 5, or of MQTT 3.1.1, whose server has to send code 1. The rest
+    of the packet is that of one or the other, so that nothing else is wrong with it."""
     client = case.open()
-    client.send(wire.connect(case.client_id(), level=level))
+    no_properties = packet(0x10, field("MQTT") + bytes((level, 2, 0, 60)) + field(case.client_id()))
+    client.send(wire.connect(case.client_id(), level=level) if has_properties else no_properties)
     answer = client.receive()
     assert answer in (b"", b"\x20\x03\0\x84\0", b"\x20\x02\0\x84", b"\x20\x02\0\x01"), answer.hex()
     if answer:

@@ -245,13 +245,15 @@ def test_an_alias_above_the_maximum_closes(case: Case, qos: int) -> None:
 
 @shows("MQTT-3.1.2-26", "MQTT-3.3.2-11")
 def test_the_servers_aliases_stay_within_the_clients_maximum(case: Case) -> None:
-    """A server need not use any; those that it uses stand for the right topics."""
+    """A server need not use any; those that it uses stand for the right topics. Those of the
+    publisher are not its own: they go no further, also with properties that do."""
     subscriber = case.connect("s", props=[(P.ALIAS_MAX, 2)])
     subscriber.follow((case.topic("#"), 1))
     publisher = case.connect("p")
     names = [case.topic(name) for name in "abcabcaabb"]
-    for name in names:
-        publisher.send_message(name, name.encode())
+    for number, name in enumerate(names):
+        props = ((P.ALIAS, 3 + number), (P.USER, ("k", "v")))
+        publisher.send_message(name, name.encode(), props=props)
     aliases: dict[int, str] = {}
     for name in names:
         message = subscriber.message()

@@ -32,7 +32,13 @@ def test_only_equal_filters_are_deleted(case: Case) -> None:
         R.SUCCESS,
         R.NO_SUBSCRIPTION,
     )
-    for topic in (left, case.topic("x", "c"), right):
+    # A filter that differs in one letter's case is another one.
+    upper = case.topic("Case")
+    client.follow((upper, 0), (case.topic("case"), 0))
+    assert client.ask_unsubscribe(upper) == (R.SUCCESS,)
+    client.send_message(case.topic("case"), b"lower")
+    assert client.message().body == b"lower"
+    for topic in (left, case.topic("x", "c"), upper, right):
         client.send_message(topic, topic.encode())
     assert client.message().body == right.encode()
     client.nothing()
