@@ -18,8 +18,10 @@ const commands = {
     const client = await mqtt.connectAsync(url, { clientId: name, ...options });
     client.on('message', (topic, body, packet) => {
       const { userProperties } = packet.properties ?? {};
-      say({ client: name, topic, body: body.toString('base64'), qos: packet.qos, userProperties });
+      const { qos, retain } = packet;
+      say({ client: name, topic, body: body.toString('base64'), qos, retain, userProperties });
     });
+    client.on('connect', packet => say({ client: name, present: packet.sessionPresent }));
     client.on('error', error => say({ client: name, failed: error.message }));
     clients.set(name, client);
     return {};
@@ -30,14 +32,20 @@ const commands = {
     return { qos: granted.qos };
   },
 
-  async publish({ name, topic, body, qos, count, properties }) {
+  async publish({ name, topic, body, qos, count, properties, retain }) {
     const data = Buffer.from(body, 'base64');
     const sent = [];
     for (let n = 0; n < count; n += 1) {
-      sent.push(clients.get(name).publishAsync(topic, data, { qos, properties }));
+      sent.push(clients.get(name).publishAsync(topic, data, { qos, properties, retain }));
     }
     await Promise.all(sent);
     return { count };
+  },
+
+  // Ends the connection without a goodbye.
+  async cut({ name }) {
+    clients.get(name).stream.destroy();
+    return {};
   },
 
   async end({ name }) {
