@@ -15,7 +15,8 @@ function say(line) {
 
 const commands = {
   async connect({ name, url, options }) {
-    const client = await mqtt.connectAsync(url, { clientId: name, ...options });
+    // What a session has waiting may come with the answer to CONNECT, so the listeners come first.
+    const client = mqtt.connect(url, { clientId: name, ...options });
     client.on('message', (topic, body, packet) => {
       const { userProperties } = packet.properties ?? {};
       const { qos, retain } = packet;
@@ -24,6 +25,10 @@ const commands = {
     client.on('connect', packet => say({ client: name, present: packet.sessionPresent }));
     client.on('error', error => say({ client: name, failed: error.message }));
     clients.set(name, client);
+    await new Promise((resolve, reject) => {
+      client.once('connect', resolve);
+      client.once('error', reject);
+    });
     return {};
   },
 
