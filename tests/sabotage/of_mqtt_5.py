@@ -8,6 +8,7 @@ KERNELS = "tests/gateways/mqtt/test_mqtt5_kernels.py"
 ENCODERS = "tests/gateways/mqtt/test_mqtt_publish_kernels.py"
 PACKETS = "tests/gateways/mqtt/test_mqtt5_packets.py"
 CLIENT = "tests/gateways/mqtt/test_mqtt5_client.py"
+FUZZ = "tests/fuzz/test_cases.py"
 
 OF_MQTT_5 = (
     Sabotage(
@@ -119,5 +120,23 @@ OF_MQTT_5 = (
         old="            wanted = handling == 0 or (handling == 1 and is_new)",
         new="            wanted = True",
         tests=(CLIENT,),
+    ),
+    Sabotage(
+        name="mqtt5-will-may-have-what-publish-may-not",
+        why="a message with a format that nobody knows is stored, unless it is a will",
+        path="gateways/mqtt/kernels/frames.py",
+        pure=True,
+        old="            elif value > 1:\n                return MALFORMED_FORMAT, 0\n",
+        new="            elif value > 255:\n                return MALFORMED_FORMAT, 0\n",
+        tests=(FUZZ,),
+    ),
+    Sabotage(
+        name="mqtt5-mask-begins-anew-with-each-read",
+        why="what a page sends is garbage where its frame comes in two reads",
+        path="net/kernels/websocket.py",
+        pure=True,
+        old="            turn = count & 3\n",
+        new="            turn = 0\n",
+        tests=(FUZZ,),
     ),
 )
