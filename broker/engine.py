@@ -162,21 +162,15 @@ class Engine:
             session_settings or SessionSettings(),
         )
         self.half_messages = HalfMessages(core, queue_store, topics, moves)
-        self.logins = Logins(
-            users=self.users,
-            scheduler=scheduler,
-            hashers=hashers or readers,
-            now=lambda: clock_ms() / 1000,
-            limits=core.limits,
-            secret=random_bytes(32),
-            random_bytes=random_bytes,
-        )
         self.documents = Documents(core)
-        self.bans = Bans(core)
-        self.connections = Connections(
-            self.bans, connection_settings or ConnectionSettings(), clock_ms=clock_ms
+        self.admission = self._make_admission(
+            scheduler,
+            hashers or readers,
+            random_bytes,
+            token_checker,
+            connection_settings,
+            strangers,
         )
-        self.admission = self._make_admission(scheduler, random_bytes, token_checker, strangers)
         self.retention = self._make_retention(state_db)
         self.groups = ConsumerGroups(core, topics)
         self.port = self.admission.port = self._make_port(owners)
@@ -191,10 +185,24 @@ class Engine:
     def _make_admission(
         self,
         scheduler: Scheduler,
+        hashers: Hashers,
         random_bytes: Callable[[int], bytes],
         token_checker: TokenChecker | None,
+        connection_settings: ConnectionSettings | None,
         strangers: bool,
     ) -> Admission:
+        clock_ms = self.core.clock_ms
+        self.logins = Logins(
+            users=self.users,
+            scheduler=scheduler,
+            hashers=hashers,
+            now=lambda: clock_ms() / 1000,
+            limits=self.core.limits,
+            secret=random_bytes(32),
+            random_bytes=random_bytes,
+        )
+        self.bans = Bans(self.core)
+        self.connections = Connections(self.bans, connection_settings, clock_ms=clock_ms)
         self.scram_logins = ScramLogins(
             users=self.users,
             logins=self.logins,
@@ -203,7 +211,6 @@ class Engine:
             pending_max=self.core.limits.exchanges_pending_max,
             iterations=self.core.limits.scram_iterations,
         )
-        clock_ms = self.core.clock_ms
         token_logins: TokenLogins | None = None
         if token_checker is not None:
             token_logins = TokenLogins(

@@ -33,6 +33,35 @@ ENDINGS: Final = {
 }
 
 
+BY_LABEL: Final = (
+    ("polymq_mqtt_connects", "CONNECT packets that were answered.", "result", CONNECTS),
+    (
+        "polymq_mqtt_publishes",
+        "PUBLISH packets received from clients and sent to clients.",
+        "direction",
+        PUBLISHES,
+    ),
+    (
+        "polymq_mqtt_packets",
+        "MQTT packets of all types received from clients and sent to clients.",
+        "direction",
+        PACKETS,
+    ),
+    (
+        "polymq_mqtt_bytes",
+        "Bytes received from MQTT clients and sent to them, without what TLS adds.",
+        "direction",
+        BYTES,
+    ),
+    (
+        "polymq_mqtt_publish_bytes",
+        "Bytes of the PUBLISH packets received from clients and sent to clients.",
+        "direction",
+        PUBLISH_BYTES,
+    ),
+    ("polymq_mqtt_connections_ended", "Connections that the server closed.", "reason", ENDINGS),
+)
+"""Name, description, label, and the counter of each of its values."""
 BY_LISTENER: Final = (
     ("connects", "connections", "CONNECT packets that each MQTT listener accepted."),
     ("connects_refused", "connects_refused", "CONNECT packets that each MQTT listener refused."),
@@ -123,31 +152,7 @@ def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
         return counter(name, text, read, label=label)
 
     return [
-        several("polymq_mqtt_connects", "CONNECT packets that were answered.", "result", CONNECTS),
-        several(
-            "polymq_mqtt_publishes",
-            "PUBLISH packets received from clients and sent to clients.",
-            "direction",
-            PUBLISHES,
-        ),
-        several(
-            "polymq_mqtt_packets",
-            "MQTT packets of all types received from clients and sent to clients.",
-            "direction",
-            PACKETS,
-        ),
-        several(
-            "polymq_mqtt_bytes",
-            "Bytes received from MQTT clients and sent to them, without what TLS adds.",
-            "direction",
-            BYTES,
-        ),
-        several(
-            "polymq_mqtt_publish_bytes",
-            "Bytes of the PUBLISH packets received from clients and sent to clients.",
-            "direction",
-            PUBLISH_BYTES,
-        ),
+        *(several(*row) for row in BY_LABEL),
         counter(
             "polymq_mqtt_publishes_refused",
             "PUBLISH packets and wills that were not stored. With QoS 0 they are dropped; "
@@ -170,12 +175,6 @@ def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
             "polymq_mqtt_filters_refused",
             "Topic filters of SUBSCRIBE packets that were not granted.",
             lambda: total("filters_refused"),
-        ),
-        several(
-            "polymq_mqtt_connections_ended",
-            "Connections that the server closed.",
-            "reason",
-            ENDINGS,
         ),
         gauge(
             "polymq_mqtt_uploads_bytes",

@@ -91,14 +91,14 @@ class Connections:
     """
 
     def __init__(
-        self, bans: Bans, settings: ConnectionSettings, *, clock_ms: Callable[[], int]
+        self, bans: Bans, settings: ConnectionSettings | None, *, clock_ms: Callable[[], int]
     ) -> None:
         self.clients: ClientTable[ConnectedClient] = ClientTable()
         self.refused = dict.fromkeys(LIMITS, 0)
         self.when_came: list[Callable[[ConnectedClient], None]] = []
         self.when_went: list[Callable[[ConnectedClient], None]] = []
         self._bans = bans
-        self._settings = settings
+        settings = self._settings = settings or ConnectionSettings()
         self._clock_ms = clock_ms
         self._by_network: dict[str, int] = {}
         self._bucket = self._new_bucket(settings.per_second)
