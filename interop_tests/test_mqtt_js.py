@@ -87,9 +87,9 @@ def test_sessions_wills_and_what_is_retained(
     assert clients.expect("reader", b"kept")[b"kept"][0]["retain"]
     clients.connect("away", lasting=True)
     found = clients.expect("away", b"kept", b"live", b"gone")
-    (kept,), (live,), (gone,) = (found[text] for text in (b"kept", b"live", b"gone"))
-    assert [line["qos"] for line in (kept, live, gone)] == [1, 2, 1]
-    assert not any(line["retain"] for line in (kept, live, gone))
+    (retained,), (live,), (gone,) = (found[text] for text in (b"kept", b"live", b"gone"))
+    assert [line["qos"] for line in (retained, live, gone)] == [1, 2, 1]
+    assert not any(line["retain"] for line in (retained, live, gone))
     assert dict(live.get("userProperties") or {}) == ({"a": "b"} if version == 5 else {})
 
 

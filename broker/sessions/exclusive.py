@@ -9,39 +9,37 @@ sessions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.values import Address
 
-if TYPE_CHECKING:
-    from polymq.broker.sessions.session import MqttSession
-    from polymq.broker.sessions.subscription import Subscription
+S = TypeVar("S")
+"""A session."""
 
 
-class ExclusiveFilters:
+class ExclusiveFilters(Generic[S]):
     """Which session holds which filter. No more than there are subscriptions."""
 
     def __init__(self) -> None:
-        self._holders: dict[Address, MqttSession] = {}
-        self._held: dict[MqttSession, set[Address]] = {}
+        self._holders: dict[Address, S] = {}
+        self._held: dict[S, set[Address]] = {}
 
-    def check(self, session: MqttSession, address: Address) -> None:
+    def check(self, session: S, address: Address) -> None:
         """Whether the session may hold the filter. Raises Refused: LIMIT: another one does."""
         holder = self._holders.get(address)
         if holder is not None and holder is not session:
             raise Refused(Reason.LIMIT, "another session has this exclusive subscription")
 
-    def changed(self, subscription: Subscription) -> None:
+    def changed(self, session: S, address: Address, *, exclusive: bool) -> None:
         """A subscription has come, or has other options."""
-        session, address = subscription.session, subscription.address
-        if subscription.options.exclusive:
+        if exclusive:
             self._holders[address] = session
             self._held.setdefault(session, set()).add(address)
         else:
             self.ended(session, (address,))
 
-    def ended(self, session: MqttSession, addresses: Iterable[Address]) -> None:
+    def ended(self, session: S, addresses: Iterable[Address]) -> None:
         """The session has these subscriptions no more."""
         held = self._held.get(session)
         if held is None:

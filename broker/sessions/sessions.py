@@ -81,7 +81,7 @@ class Sessions:
         """Subscriptions of all sessions by principal."""
         self.counts: dict[str, int] = {}
         """Persistent sessions by principal."""
-        self.exclusive = ExclusiveFilters()
+        self.exclusive: ExclusiveFilters[MqttSession] = ExclusiveFilters()
         self.state = SessionState(core, queue_store, topics, dead_letters, self)
         self.backlogs = SessionBacklogs(core, settings, self.state, dead_letters.counts)
         self.shares = self.state.shares
@@ -275,7 +275,7 @@ class Sessions:
                 subscription = Subscription(session, address, options)
                 session.keep(subscription)
                 session.attach(subscription)
-            self.exclusive.changed(session.subscriptions[address])
+            self.exclusive.changed(session, address, exclusive=options.exclusive)
             return self.core.end()
         self.core.check_writable()
         existing = session.subscriptions.get(address)

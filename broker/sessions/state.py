@@ -249,7 +249,7 @@ class SessionState:
         elif subscription.durable and subscription.qos:
             subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
         subscription.set_options(options)
-        self._sessions.exclusive.changed(subscription)
+        self._sessions.exclusive.changed(session, address, exclusive=options.exclusive)
         subscription.owed = Owed(op["r"]) if "r" in op else None
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
@@ -440,7 +440,8 @@ class SessionState:
             found = session.subscriptions.get(tuple(address))
             if found is not None:
                 found.set_options(options_of(row, found.qos))
-                self._sessions.exclusive.changed(found)
+                exclusive = found.options.exclusive
+                self._sessions.exclusive.changed(session, found.address, exclusive=exclusive)
         for address, *owed in value.get("owed", ()):
             session.subscriptions[tuple(address)].owed = owed_of(owed)
         for tag, group_number, first, count, *sent in value.get("unacked", ()):

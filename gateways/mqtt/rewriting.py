@@ -27,7 +27,7 @@ RULES_MAX: Final = 64
 """Rules of a server: all of them may be compared with each new name."""
 SUBSCRIPTIONS_MAX: Final = 32
 """Automatic subscriptions: they are made in one step when a client connects."""
-_PLACE: Final = re.compile(r"\$(\d{1,3})|%([cu])")
+_CAPTURE: Final = re.compile(r"\$(\d{1,3})|%([cu])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +47,19 @@ class RewriteRule:
     @property
     def names_client(self) -> bool:
         """Whether what it makes depends on the client."""
-        return any(found[2] for found in _PLACE.finditer(self.destination))
+        return any(found[2] for found in _CAPTURE.finditer(self.destination))
 
 
 def check_rule(source: str, destination: str) -> None:
     """Whether a rule makes sense. Raises ValueError, with what is wrong."""
     check_filter(source)
-    is_of_server = destination.startswith("$") and not _PLACE.match(destination)
+    is_of_server = destination.startswith("$") and not _CAPTURE.match(destination)
     if source.startswith("$") or is_of_server:
         raise ValueError("topics that begin with $ are not rewritten")
     if not destination or any(wildcard in destination for wildcard in "+#"):
         raise ValueError("a destination is not empty and has no wildcards: use $1 for what matched")
     captured = sum(level in ("+", "#") for level in source.split("/"))
-    for found in _PLACE.finditer(destination):
+    for found in _CAPTURE.finditer(destination):
         if found[1] and not 1 <= int(found[1]) <= captured:
             raise ValueError(f"${found[1]} is none of the {captured} wildcards of the source")
 
@@ -79,10 +79,10 @@ def check_filter(name: str) -> None:
 def fill_in(text: str, captured: Sequence[str], client_id: str, user: str) -> str | None:
     """The text with what its places stand for; None if the client has no name to stand there."""
     names = {"c": client_id, "u": user}
-    for found in _PLACE.finditer(text):
+    for found in _CAPTURE.finditer(text):
         if found[2] and not is_level(names[found[2]]):
             return None
-    return _PLACE.sub(
+    return _CAPTURE.sub(
         lambda found: captured[int(found[1]) - 1] if found[1] else names[found[2]], text
     )
 

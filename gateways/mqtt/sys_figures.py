@@ -104,8 +104,8 @@ class Means:
             rates[counter] = 60 * (now - before) / passed
             self._counted[counter] = now
         for counter, minutes, name in _MEAN_NAMES:
-            kept = math.exp(-passed / (60 * minutes))
-            self._values[name] = rates[counter] + kept * (self._values[name] - rates[counter])
+            weight = math.exp(-passed / (60 * minutes))
+            self._values[name] = rates[counter] + weight * (self._values[name] - rates[counter])
         return self._values
 
 

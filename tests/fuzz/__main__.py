@@ -49,9 +49,9 @@ def main() -> int:
     command = [sys.executable, "-m", "tests.fuzz", "--search", *sys.argv[1:]]
     code = subprocess.run(command, check=False).returncode
     if options.keep and code == 0:
-        kept = chosen(path.read_bytes() for path in CORPUS.iterdir())
-        write_cases(kept)
-        print(f"{len(kept)} cases are kept")
+        found = chosen(path.read_bytes() for path in CORPUS.iterdir())
+        write_cases(found)
+        print(f"{len(found)} cases written")
     return code
 
 

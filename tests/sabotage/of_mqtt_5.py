@@ -117,8 +117,8 @@ OF_MQTT_5 = (
         name="mqtt5-retained-messages-again-at-each-subscribe",
         why="a client that asked for none gets all retained messages at each start",
         path="gateways/mqtt/subscribing.py",
-        old="            wanted = handling == 0 or (handling == 1 and is_new)",
-        new="            wanted = True",
+        old="    replay = (handling == 0 or (handling == 1 and is_new)) and not is_shared(address)",
+        new="    replay = not is_shared(address)",
         tests=(CLIENT,),
     ),
     Sabotage(

@@ -52,7 +52,7 @@ OF_THE_MQTT_RULES = (
     _rule(
         "MQTT-3.1.2-7",
         "nobody learns that a client is lost",
-        "gateways/mqtt/connection.py",
+        "gateways/mqtt/connecting.py",
         "                session.set_will(will)\n",
         "                pass\n",
     ),
@@ -74,8 +74,8 @@ OF_THE_MQTT_RULES = (
         "MQTT-3.1.3-2",
         "no client finds its session again",
         "gateways/mqtt/login.py",
-        "        self.client_id = packet.client_id or new_client_id()",
-        "        self.client_id = new_client_id()",
+        "        self.own_id = packet.client_id or new_client_id()",
+        "        self.own_id = new_client_id()",
     ),
     _rule(
         "MQTT-3.1.3-5",
@@ -182,7 +182,7 @@ OF_THE_MQTT_RULES = (
     _rule(
         "MQTT-4.12.0-4",
         "a client with a method that nobody checks is let in",
-        "gateways/mqtt/connection.py",
+        "gateways/mqtt/connecting.py",
         "        if packet.method is not None:\n",
         "        if False:\n",
     ),

@@ -107,8 +107,8 @@ OF_THE_SESSIONS = (
         name="old-options-stay",
         why="a client cannot take back No Local or its Subscription Identifier",
         path="broker/sessions/state.py",
-        old="        subscription.set_options(options)\n        subscription.owed",
-        new="        subscription.qos = options.qos\n        subscription.owed",
+        old="        subscription.set_options(options)\n        self._sessions",
+        new="        subscription.qos = options.qos\n        self._sessions",
         tests=(OPTIONS,),
     ),
     Sabotage(

@@ -433,8 +433,8 @@ OF_THE_USERS = (
         name="mqtt-templates-shared",
         why="what one client may publish, the next may as well",
         path="gateways/mqtt/connecting.py",
-        old="        self._mapping = self._shared.mapping.of(self._port)\n",
-        new="",
+        old="self._shared.mapping.of(self._port, login.own_id, self._user)\n",
+        new="self._shared.mapping\n",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
     ),
     Sabotage(

@@ -365,12 +365,11 @@ def core_in(state: State) -> Protocol:
     return core
 
 
-def test_auth_is_a_packet_of_mqtt_5() -> None:
+def test_auth_is_for_clients_that_named_a_method() -> None:
     data = wire.packet(0xF0, b"\x19" + block(METHOD))
     for state in (State.ACCEPTING, State.OPEN):
-        core = core_in(state)
-        assert isinstance(core.next_event(data, 0, len(data)), Authenticate)
-        assert core.state is state
+        with pytest.raises(RemoteProtocolError, match=r"MQTT-4\.12\.0-7"):
+            core_in(state).next_event(data, 0, len(data))
     with pytest.raises(RemoteProtocolError):
         core_in(State.WAIT_CONNECT).next_event(data, 0, len(data))
 
