@@ -184,3 +184,18 @@ def test_values_need_the_right_to_read_them(start_server: StartServer) -> None:
     assert ann.is_asked_to_go()
     ann.close()
     bob.close()
+
+
+def test_shared_subscriptions_are_counted(start_server: StartServer) -> None:
+    """Each member of a share counts as one subscription, and once among those that are shared."""
+    server = start_server(**SETTINGS)
+    watcher = Watcher(server, MQTTProtocolVersion.MQTTv5)
+    counts = {
+        "$SYS/broker/subscriptions/count": b"3",
+        "$SYS/broker/shared_subscriptions/count": b"1",
+    }
+    assert watcher.subscribe("$share/g/a/#", *counts) == [1, 1, 1]
+    while counts:
+        found = watcher.until(lambda message: counts.get(message.topic) == message.payload)
+        del counts[found.topic]
+    watcher.leave()

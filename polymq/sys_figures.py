@@ -70,6 +70,7 @@ def figures(
         sessions=len(sessions.by_client),
         sessions_expired=sessions.expiry.expired_count,
         subscriptions=sum(sessions.subscription_counts.values()),
+        shared_subscriptions=sessions.shares.member_count,
         retained=sessions.retained.count,
         connects=counted["connections"],
         sockets=counted["sockets"],
@@ -79,7 +80,8 @@ def figures(
         publishes_sent=counted["publishes_sent"],
         publishes_dropped=counted["publishes_refused"]
         + counted["publishes_too_large"]
-        + sessions.backlogs.dropped_count,
+        + sessions.backlogs.dropped_count
+        + sessions.shares.bounds.dropped_count,
         publish_bytes_received=counted["publish_bytes_received"],
         publish_bytes_sent=counted["publish_bytes_sent"],
         bytes_received=counted["bytes_received"],
