@@ -101,6 +101,12 @@ class R(IntEnum):
     RECEIVE_MAX = 0x93
     ALIAS = 0x94
     TOO_LARGE = 0x95
+    PAYLOAD_FORMAT = 0x99
+    RETAIN = 0x9A
+    QOS = 0x9B
+    ANOTHER_SERVER = 0x9C
+    SUBSCRIPTION_IDS = 0xA1
+    WILDCARDS = 0xA2
 
 
 BYTES: Final = {

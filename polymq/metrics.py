@@ -31,7 +31,7 @@ class Distribution:
     total: float
 
 
-Value = float | Mapping[str, float] | Distribution
+Value = float | Mapping[str, float] | Mapping[tuple[str, ...], float] | Distribution
 
 
 class Histogram:
@@ -63,7 +63,7 @@ class Probe:
     """One metric and how to read it.
 
     Attributes:
-        read: the value, or one per value of `label`.
+        read: the value, or one per value of `label`; with `labels`, one for each tuple of theirs.
     """
 
     kind: Literal["gauge", "counter", "histogram"]
@@ -71,6 +71,7 @@ class Probe:
     text: str
     read: Callable[[], Value]
     label: str = ""
+    labels: tuple[str, ...] = ()
 
 
 gauge: Final = partial(Probe, "gauge")
@@ -93,10 +94,11 @@ class ProbeCollector:
                 )
                 continue
             family = CounterMetricFamily if probe.kind == "counter" else GaugeMetricFamily
-            metric = family(probe.name, probe.text, labels=[probe.label] if probe.label else None)
-            values = value.items() if isinstance(value, Mapping) else [("", value)]
-            for label, number in values:
-                metric.add_metric([label] if probe.label else [], number)
+            names = probe.labels or ((probe.label,) if probe.label else ())
+            metric = family(probe.name, probe.text, labels=list(names) or None)
+            values = value.items() if isinstance(value, Mapping) else [((), value)]
+            for found, number in values:
+                metric.add_metric([found] if isinstance(found, str) else list(found), number)
             yield metric
 
 

@@ -18,6 +18,39 @@ class HasCounters(Protocol):
         """Its counters by name (`gateways.mqtt.shared.Counters`)."""
 
 
+@runtime_checkable
+class CountsReasons(Protocol):
+    """The same, of the reason codes of MQTT 5."""
+
+    @property
+    def reason_counts(self) -> HasReasonCounts:
+        """How often which was sent and received."""
+
+
+class HasReasonCounts(Protocol):
+    """See `gateways.mqtt.reason_counts.ReasonCounts`."""
+
+    @property
+    def all_sent(self) -> Mapping[tuple[int, int], int]:
+        """By packet type and reason code, to clients."""
+
+    @property
+    def all_received(self) -> Mapping[tuple[int, int], int]:
+        """The same from clients."""
+
+
+PACKETS_WITH_REASONS: Final = {
+    2: "CONNACK",
+    4: "PUBACK",
+    5: "PUBREC",
+    6: "PUBREL",
+    7: "PUBCOMP",
+    9: "SUBACK",
+    11: "UNSUBACK",
+    14: "DISCONNECT",
+    15: "AUTH",
+}
+"""Those that have reason codes (5.0 part 2.4)."""
 MQTT_SERVERS: Final = ("mqtt", "mqtts", "mqtt_ws", "mqtt_wss")
 """Those of the ports for TCP and for WebSocket, without and with TLS."""
 CONNECTS: Final = {"accepted": "connections", "refused": "connects_refused"}
@@ -125,6 +158,20 @@ def totals(servers: Iterable[object]) -> Counter[str]:
     return found
 
 
+def reason_codes(servers: Iterable[object]) -> Mapping[tuple[str, ...], float]:
+    """What the MQTT servers among these counted of reason codes, together: by packet, code and
+    direction."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for server in servers:
+        if not isinstance(server, CountsReasons):
+            continue
+        counts = server.reason_counts
+        for direction, counted in (("received", counts.all_received), ("sent", counts.all_sent)):
+            for (kind, code), count in counted.items():
+                found[PACKETS_WITH_REASONS[kind], f"0x{code:02X}", direction] += count
+    return found
+
+
 def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
     """The metrics of the MQTT listeners.
 
@@ -175,6 +222,13 @@ def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
             "polymq_mqtt_filters_refused",
             "Topic filters of SUBSCRIBE packets that were not granted.",
             lambda: total("filters_refused"),
+        ),
+        counter(
+            "polymq_mqtt_reason_codes",
+            "Reason codes in the packets of MQTT 5 clients, by packet, code and direction. SUBACK "
+            "and UNSUBACK have one for each topic filter.",
+            lambda: reason_codes(servers().values()),
+            labels=("packet", "code", "direction"),
         ),
         gauge(
             "polymq_mqtt_uploads_bytes",

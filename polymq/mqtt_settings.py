@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -22,6 +23,9 @@ from polymq.setting_kinds import (
     UrlPath,
 )
 
+REFERENCE_BYTES_MAX: Final = 1000
+"""Of the servers that MQTT clients are sent to."""
+
 
 def _checked_topic(name: str) -> str:
     try:
@@ -34,6 +38,23 @@ def _checked_topic(name: str) -> str:
     if is_own_topic(name):
         raise ValueError("this topic is the server's own: choose another name")
     return name
+
+
+def _checked_information(text: str) -> str:
+    rest = text.replace("{client_id}", "").replace("{user}", "")
+    if {"{", "}"} & set(rest):
+        raise ValueError("only {client_id} and {user} may stand in braces")
+    if {"+", "#"} & set(text) or not text.isprintable() or text.startswith("$"):
+        raise ValueError("a response topic has no wildcards, and does not begin with $")
+    return text
+
+
+def _checked_reference(text: str) -> str:
+    if text and re.fullmatch(r"[!-~]+( [!-~]+)*", text) is None:
+        raise ValueError("write HOST or HOST:PORT, and a space between several of them")
+    if len(text) > REFERENCE_BYTES_MAX:
+        raise ValueError(f"must not be longer than {REFERENCE_BYTES_MAX} characters")
+    return text
 
 
 class RewriteSettings(Section):
@@ -108,6 +129,38 @@ class MqttSettings(ListenerSettings):
     """Which messages a full session loses: its oldest messages, or those that arrive before its
     client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for
     it."""
+    keep_alive_seconds_max: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """The longest keep alive of MQTT 5 clients. One that asks for a longer one or for none is told
+    this one in CONNACK, and is closed after one and a half times it without a packet. Clients of
+    the older versions cannot be told, so their own keep alive holds. 0: no limit."""
+    topic_aliases_out_max: Annotated[int, Field(ge=0, le=1_000)] = 10
+    """How many topics the server gives a topic alias on one connection, to send the number instead
+    of the name. The limit of the client (Topic Alias Maximum) holds as well. 0: none. Only MQTT 5
+    has them."""
+    qos_max: Annotated[int, Field(ge=0, le=2)] = 2
+    """The highest QoS. Subscriptions are granted no more. A client that publishes with a higher one
+    is closed, in MQTT 5 with reason code 0x9B, and a will with a higher one is refused."""
+    retain_available: bool = True
+    """Whether messages can be retained. If false, a client that publishes with RETAIN is closed, in
+    MQTT 5 with reason code 0x9A, a will with RETAIN is refused, and subscribers get no retained
+    messages."""
+    wildcards_available: bool = True
+    """Whether topic filters may have wildcards. If false, a SUBSCRIBE with one is refused: MQTT 5
+    clients are closed with reason code 0xA2, and those of 3.1.1 get 0x80 for the filter."""
+    subscription_identifiers_available: bool = True
+    """Whether subscriptions may have an identifier. If false, an MQTT 5 client that sends one is
+    closed with reason code 0xA1."""
+    check_payload_format: bool = False
+    """Whether payloads that MQTT 5 clients declare to be text (Payload Format Indicator 1) have to
+    be UTF-8. Others are refused with reason code 0x99; with QoS 0 they are dropped."""
+    response_information: Annotated[str, AfterValidator(_checked_information)] = ""
+    """What the response topics of MQTT 5 clients should begin with, such as
+    "responses/{client_id}/". Clients that ask for it (Request Response Information) are told it. It
+    may contain {client_id} and {user}, and gives no permission. Empty: they are told nothing."""
+    server_reference: Annotated[str, AfterValidator(_checked_reference)] = ""
+    """Where MQTT 5 clients are sent when this server stops or does not accept clients, such as a
+    follower: "HOST" or "HOST:PORT", or several of them with spaces between. They get reason code
+    0x9C (Use another server) with it. Empty: they get 0x8B or 0x88 and no server."""
     shared_subscriptions: bool = True
     """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}`. If false,
     such filters are refused (0x9E, before MQTT 5 0x80). Shares that there are go on."""

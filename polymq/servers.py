@@ -148,17 +148,30 @@ def mqtt_limits(
     packet_bytes_max: int | None = None,
 ) -> MqttLimits:
     """The limits of one MQTT listener; by default those of the ports of `[mqtt]`."""
+    from polymq.gateways.mqtt.features import Features
     from polymq.gateways.mqtt.limits import PUBLISH_OVERHEAD_BYTES, Limits
 
+    chosen = settings.mqtt
     largest = _one_piece_max(settings) + PUBLISH_OVERHEAD_BYTES
     return Limits(
-        connections_max=connections_max or settings.mqtt.connections_max,
+        connections_max=connections_max or chosen.connections_max,
         connection_rate_max=connection_rate_max,
-        inflight_max=settings.mqtt.inflight_max,
-        topic_levels_max=settings.mqtt.topic_levels_max,
+        inflight_max=chosen.inflight_max,
+        topic_levels_max=chosen.topic_levels_max,
         packet_bytes_max=min(packet_bytes_max or largest, largest),
-        shares_subscriptions=settings.mqtt.shared_subscriptions,
-        names_publishers=settings.mqtt.shared_subscription_strategy == "hash_client",
+        names_publishers=chosen.shared_subscription_strategy == "hash_client",
+        topic_aliases_out_max=chosen.topic_aliases_out_max,
+        features=Features(
+            keep_alive_seconds_max=chosen.keep_alive_seconds_max,
+            qos_max=chosen.qos_max,
+            retain=chosen.retain_available,
+            wildcards=chosen.wildcards_available,
+            shared_subscriptions=chosen.shared_subscriptions,
+            subscription_identifiers=chosen.subscription_identifiers_available,
+            payload_format_checked=chosen.check_payload_format,
+            response_information=chosen.response_information,
+            server_reference=chosen.server_reference,
+        ),
     )
 
 

@@ -11,17 +11,23 @@ from polymq.broker.port import Position, Session
 from polymq.gateways.mqtt.fields import read_length
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.frames import encode_ids
+from polymq.gateways.mqtt.reason_counts import ReasonCounts
 
 RELEASED_AT_ONCE: Final = 16
 """PUBRELs between two looks at the clock: each may be a record."""
 _PUBCOMP: Final = 0x70
+_TYPE_OF_PACKET: Final = 0x0F
+"""Of the types that `kernels.parse` gives: the packet's own."""
 
 
 def acknowledge(
-    acks: array[int], ack_count: int, session: Session
+    acks: array[int], ack_count: int, session: Session, counts: ReasonCounts | None = None
 ) -> Generator[None, None, tuple[Position, bytes, int]]:
     """Take acknowledgements of all kinds, in so many runs of `kernels.parse`. What the window has
     room for then is sent at the end: after each one, it would be one message for each.
+
+    Args:
+        counts: where reason codes are counted, of MQTT 5.
 
     Returns:
         The position that PUBCOMPs wait for, these, and how many there are.
@@ -30,7 +36,9 @@ def acknowledge(
     completions: list[bytes] = []
     position = session.position
     for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
-        kind, first, count = acks[at], acks[at + 1], acks[at + 2]
+        kind, first, count = acks[at] & codes.ACK_TYPE, acks[at + 1], acks[at + 2]
+        if counts is not None:
+            counts.received(kind & _TYPE_OF_PACKET, acks[at] >> codes.ACK_REASON_SHIFT, count)
         if kind == codes.TYPE_PUBACK:
             session.acknowledged(first, count, True)
         elif kind == codes.TYPE_PUBREC:
@@ -47,6 +55,8 @@ def acknowledge(
                     yield
             completions.append(encode_ids(_PUBCOMP, first, count))
             completed += count
+            if counts is not None:
+                counts.sent(_PUBCOMP >> 4, 0, count)
         yield
     session.resume_if_starved()
     return position, b"".join(completions), completed

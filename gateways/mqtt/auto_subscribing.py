@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polymq.broker.port import Refused, Session
+from polymq.gateways.mqtt.features import Features
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.rewriting import fill_in
 from polymq.gateways.mqtt.subscribing import Outcome, add_subscription
@@ -35,6 +36,7 @@ def subscribe_client(
     subscriptions: Sequence[AutoSubscription],
     session: Session,
     mapping: TopicMapping,
+    features: Features,
     client_id: str,
     user: str,
 ) -> Outcome | None:
@@ -51,6 +53,7 @@ def subscribe_client(
                 session,
                 mapping,
                 name,
+                features,
                 qos=asked.qos,
                 no_local=asked.no_local,
                 as_published=asked.retain_as_published,

@@ -22,6 +22,7 @@ from functools import partial
 
 from polymq.broker.port import Reason, Refused, Session
 from polymq.broker.port import Will as StoredWill
+from polymq.gateways.mqtt.aliases import OutgoingAliases
 from polymq.gateways.mqtt.authenticating import Authentication
 from polymq.gateways.mqtt.auto_subscribing import subscribe_client
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
@@ -53,6 +54,7 @@ class Connecting(SocketConnection):
         self._mapping = shared.mapping
         self._counters = shared.counted
         self._core = Protocol(limits=shared.limits, inbox=shared.inbox)
+        self._core.counts = shared.counted.reasons
         self._session: Session | None = None  # from CONNECT until the connection ends
         self._client_id = ""  # for log lines
         self._login: Login | None = None  # from CONNECT to CONNACK
@@ -84,7 +86,7 @@ class Connecting(SocketConnection):
         """An answer that may leave now."""
         raise NotImplementedError
 
-    def _finish(self, reason: ReasonCode | None = None) -> None:
+    def _finish(self, reason: ReasonCode | None = None, text: str = "") -> None:
         """End the connection."""
         raise NotImplementedError
 
@@ -162,6 +164,9 @@ class Connecting(SocketConnection):
             self.fast_path.five = True
             self.fast_path.aliases = {}
             self.fast_path.takes_apart = is_translated
+            alias_max = min(packet.alias_max, self._limits.topic_aliases_out_max)
+            if alias_max:
+                self.fast_path.aliases_out = OutgoingAliases(alias_max)
         self._client_id = login.client_id
         try:
             login.check(self._limits, self._shared.rules)
@@ -281,7 +286,7 @@ class Connecting(SocketConnection):
             return False
         text = "it did not finish its authentication in time"
         log.info("closing %s (%s): %s", self.peer, self._client_id, text)
-        self._finish(reason=ReasonCode.NOT_AUTHORIZED)
+        self._finish(reason=ReasonCode.NOT_AUTHORIZED, text=text)
         return True
 
     def _next_deadline(self, now: float) -> float | None:
@@ -392,12 +397,17 @@ class Connecting(SocketConnection):
         if self._session is not session or login is None:
             return  # the connection ended meanwhile
         self._counters.connections += 1
-        properties = login.properties(session, self._limits)
+        properties = login.properties(session, self._limits, self._user)
         self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
         self._shared.sys_topics.came(self.fast_path, self._port.principal.check_read)
         outcome = subscribe_client(
-            self._shared.auto_subscriptions, session, self._mapping, login.own_id, self._user
+            self._shared.auto_subscriptions,
+            session,
+            self._mapping,
+            self._limits.features,
+            login.own_id,
+            self._user,
         )
         if outcome is not None:
             self._answer_subscribed(b"", outcome)

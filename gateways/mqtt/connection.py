@@ -9,11 +9,8 @@ Responsible for which engine call a packet makes, what is answered and when. Rul
   order of what they answer [MQTT-4.6.0-2], [MQTT-4.6.0-3].
 * Per read, not per message: one answer for all publishes of a read. QoS 2 is the exception: each
   message carries its packet id into the log.
-* A publish that the engine refuses is answered with the reason in MQTT 5. The older versions have
-  no such answer, and an ack means that the message is stored: the connection is closed
-  [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the message is dropped and counted,
-  unless it is too large. What is published to `$SYS/...` is dropped: MQTT 5 says that it is not
-  authorized, and before that it is acknowledged, because bridges publish there.
+* A publish that the engine refuses is answered with the reason in MQTT 5, and in the older versions
+  by closing (`publishing.py`).
 * Who the client is, `connecting.py` finds out, from CONNECT to CONNACK.
 * However a connection ends, `_finish` ends it, once. The engine publishes the will, unless the
   client sent DISCONNECT [MQTT-3.1.2-10] without asking for that, or the server itself stops. Where
@@ -31,21 +28,16 @@ from typing import Final
 from polymq.broker.port import (
     LOGIN_EXPIRED,
     BrokerError,
-    Position,
-    Reason,
     Refused,
     Session,
-    Template,
     WrongAcknowledgement,
 )
-from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
 from polymq.gateways.mqtt.acknowledging import acknowledge, missing_ids
 from polymq.gateways.mqtt.connecting import Connecting
-from polymq.gateways.mqtt.delays import delay_ms
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
-from polymq.gateways.mqtt.mapping import PUBLISH_REASONS, is_ignored
+from polymq.gateways.mqtt.mapping import PUBLISH_REASONS
 from polymq.gateways.mqtt.packets import (
     MQTT_5,
     NEVER,
@@ -53,6 +45,7 @@ from polymq.gateways.mqtt.packets import (
     Authenticate,
     Connect,
     Disconnect,
+    PacketType,
     PingRequest,
     Subscribe,
     Unsubscribe,
@@ -61,6 +54,7 @@ from polymq.gateways.mqtt.packets import (
     encode_unsuback,
 )
 from polymq.gateways.mqtt.protocol import OPEN, Event, State
+from polymq.gateways.mqtt.publishing import Publishing
 from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
@@ -70,6 +64,10 @@ from polymq.net.flow import AHEAD, DISK, LEAVING, TURN, UNREAD, UPLOAD
 log = logging.getLogger(__name__)
 
 FLAG_QOS: Final = codes.FLAG_QOS
+CONNACK_BYTES_3: Final = 4
+"""Of CONNACK before MQTT 5."""
+ANSWER_BYTES: Final = 8
+"""Of SUBACK and UNSUBACK beside their codes and properties, at most."""
 
 
 class Connection(Connecting):
@@ -79,6 +77,7 @@ class Connection(Connecting):
         super().__init__(shared)
         self.traffic = shared.traffic
         self.fast_path = self.shortcut = FastPath(shared.paths, self, shared.mapping)
+        self.publishing = Publishing(self.fast_path, shared, self._core.explainer)
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._has_part = False  # of a packet, and it counts
         self._unread = 0  # bytes of answers written while the transport was full
@@ -182,18 +181,20 @@ class Connection(Connecting):
         log.info("closing %s (%s): %s", self.peer, self._client_id, error)
         if error.answer:
             self.write(error.answer)
-        self._finish(reason=error.reason)
+            if self._core.level == MQTT_5 or len(error.answer) > CONNACK_BYTES_3:
+                self._counters.reasons.sent_packet(error.answer)
+        self._finish(reason=error.reason, text=str(error))
 
     def failed(self, error: BrokerError) -> None:
         """The engine did not do what a packet asked for, and no answer says so: close."""
-        reason = ReasonCode.UNSPECIFIED_ERROR
+        reason, text = ReasonCode.UNSPECIFIED_ERROR, ""
         if isinstance(error, WrongAcknowledgement):
             self._counters.protocol_errors += 1
-            reason = ReasonCode.PROTOCOL_ERROR
+            reason, text = ReasonCode.PROTOCOL_ERROR, str(error)
         elif isinstance(error, Refused):
-            reason = PUBLISH_REASONS[error.reason]
+            reason, text = PUBLISH_REASONS[error.reason], error.text
         log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
-        self._finish(reason=reason)
+        self._finish(reason=reason, text=text)
 
     def drained(self) -> None:
         self._unread = 0
@@ -236,17 +237,18 @@ class Connection(Connecting):
 
     # --- the end ----------------------------------------------------------------------------
 
-    def _finish(self, reason: ReasonCode | None = None) -> None:
+    def _finish(self, reason: ReasonCode | None = None, text: str = "") -> None:
         """End the connection; safe to call again.
 
         Closing is asked for last, so that what was written before is sent.
 
         Args:
             reason: why the server ends it; None: the client did, or is gone.
+            text: the same in words; empty: what the reason means.
         """
         session, self._session = self._session, None
         if reason is not None and not self.closing:
-            goodbye = self._core.say_goodbye(reason)
+            goodbye = self._core.say_goodbye(reason, text)
             if goodbye:
                 self.write(goodbye)
         if self._has_part:
@@ -299,6 +301,8 @@ class Connection(Connecting):
 
     def _disconnect(self, packet: Disconnect) -> None:
         """The client goes. Its will goes with it, unless it asks for that [MQTT-3.14.4-3]."""
+        if self._core.level == MQTT_5:
+            self._counters.reasons.received(PacketType.DISCONNECT, packet.reason)
         if packet.expiry_seconds is not None and self._session is not None:
             seconds = packet.expiry_seconds
             if self._session.expiry_seconds == 0 and seconds:
@@ -316,14 +320,15 @@ class Connection(Connecting):
         session = self._session
         assert session is not None
         outcome = yield from subscribe(
-            packet,
-            session,
-            self._mapping,
-            self._client_id,
-            shares=self._limits.shares_subscriptions,
+            packet, session, self._mapping, self._client_id, self._limits.features
         )
         self._counters.filters_refused += outcome.refused
-        answer = encode_suback(self._core.level, packet.packet_id, outcome.codes)
+        if packet.level == MQTT_5:
+            self._counters.reasons.sent_codes(PacketType.SUBACK, outcome.codes)
+        properties = self._core.explainer.explained(
+            outcome.refusal, ANSWER_BYTES + len(outcome.codes)
+        )
+        answer = encode_suback(self._core.level, packet.packet_id, outcome.codes, properties)
         self._answer_subscribed(answer, outcome)
 
     def _answer_subscribed(self, answer: bytes, outcome: Outcome) -> None:
@@ -362,77 +367,20 @@ class Connection(Connecting):
         for address in outcome.ended:
             self._shared.sys_topics.unsubscribed(self.fast_path, address)
         # Also for filters that were not there [MQTT-3.10.4-5].
-        answer = encode_unsuback(self._core.level, packet.packet_id, outcome.codes)
+        if self._core.level == MQTT_5:
+            self._counters.reasons.sent_codes(PacketType.UNSUBACK, outcome.codes)
+        properties = self._core.explainer.explained(
+            outcome.refusal, ANSWER_BYTES + len(outcome.codes)
+        )
+        answer = encode_unsuback(self._core.level, packet.packet_id, outcome.codes, properties)
         self.fast_path.answer_when(outcome.position, answer, self._port.state_durability)
 
-    # --- publishes and acknowledgements -----------------------------------------------------
+    # --- acknowledgements -------------------------------------------------------------------
 
-    def publish_special(
-        self, template: Template, batch: Batch, first: int, last: int, topic: bytes
-    ) -> Position:
-        """Store a run that is published with QoS 2, or to a topic name that asks for a delay."""
-        delay = delay_ms(topic) if topic[0] == codes.DOLLAR else 0
-        if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS == codes.EXACTLY_ONCE:
-            return self._publish_once(template, batch, first, last, delay)
-        if delay:
-            return self._port.delays.publish_later(template, batch, first, last, delay_ms=delay)
-        return self._port.publish(template, batch, first, last)
-
-    def publish_singly(
-        self, template: Template, batch: Batch, first: int, last: int, topic: bytes
-    ) -> Position:
-        """Store each message of a run by itself: of a run as a whole, one was too large. (MQTT 5,
-        where messages of a run have properties of their own.)"""
-        stored = Position(0)
-        for row in range(first, last):
-            try:
-                stored = self.fast_path.publish(template, batch, row, row + 1)
-            except Refused as error:
-                self.refused(error, topic, batch, row, row + 1)
-        return stored
-
-    def refused(self, error: Refused, topic: bytes, batch: Batch, first: int, last: int) -> bool:
-        """Publishes [first, last) of the batch, a run, were not stored. Raises the error again
-        where the connection has to be closed for it.
-
-        Returns:
-            Whether they are acknowledged nevertheless; in MQTT 5 with the reason.
-        """
-        qos = batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS
-        if is_ignored(topic) and self._core.level < MQTT_5:
-            self._counters.publishes_ignored += last - first
-            return qos > 0
-        self._counters.publishes_refused += last - first
-        if self._core.level < MQTT_5 and (qos or error.reason is Reason.TOO_LARGE):
-            raise error
-        log.debug("%s: QoS %d to %r refused: %s", self._client_id, qos >> 1, topic, error.text)
-        if qos:
-            reason = PUBLISH_REASONS[error.reason] - codes.REFUSED_BASE << codes.REFUSED_SHIFT
-            for at in range(first * COLUMNS + FLAGS, last * COLUMNS, COLUMNS):
-                batch.rows[at] |= reason
-        return qos > 0
-
-    def _publish_once(
-        self, template: Template, batch: Batch, first: int, last: int, delay: int
-    ) -> Position:
-        """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]. Each
-        message is refused by itself: those before it are stored."""
-        session = self._session
-        assert session is not None
-        shared, sessions = self._shared, self._port.sessions
-        for row in range(first, last):
-            packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
-            if session.is_duplicate(packet_id):
-                continue
-            try:
-                shared.once_position = sessions.publish_once(
-                    template, batch, row, session, packet_id, delay_ms=delay
-                )
-            except Refused as error:
-                self.refused(error, template.route.topic.encode(), batch, row, row + 1)
-        # A duplicate is answered when its original is committed: it came at this server before,
-        # maybe on another connection, so no later than the last of all.
-        return shared.once_position
+    @property
+    def session(self) -> Session | None:
+        """The client's, from CONNECT until the connection ends."""
+        return self._session
 
     def take_acks(self, acks: array[int], ack_count: int) -> None:
         """Acknowledgements of all kinds, in so many runs of `kernels.parse`, that are not too much
@@ -444,8 +392,11 @@ class Connection(Connecting):
         """The same in steps (`acknowledging.py`)."""
         session = self._session
         assert session is not None
-        self._shared.paths.others_received += sum(acks[2 : codes.ACK_COLUMNS * ack_count : 3])
-        position, completions, count = yield from acknowledge(acks, ack_count, session)
+        self._shared.paths.others_received += sum(
+            acks[2 : codes.ACK_COLUMNS * ack_count : codes.ACK_COLUMNS]
+        )
+        reasons = self._counters.reasons if self.fast_path.five else None
+        position, completions, count = yield from acknowledge(acks, ack_count, session, reasons)
         if completions:
             self._shared.paths.others_sent += count
             self.fast_path.answer_when(position, completions, self._port.state_durability)

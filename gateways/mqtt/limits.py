@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from polymq.gateways.mqtt.features import Features
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -87,13 +89,13 @@ class Limits:
     """Topic Aliases that a client may set: each keeps a topic name of up to 64 KiB. Mosquitto: 10;
     EMQX: 65,535."""
 
-    shares_subscriptions: bool = True
-    """Whether clients may share subscriptions. If not, a filter `$share/...` is refused."""
-
     names_publishers: bool = False
     """Whether every message says which client published it: by that, shared subscriptions choose
     their members. (Otherwise only those say it whose clients have a subscription with No Local.)"""
 
+    topic_aliases_out_max: int = 10
+    """Topic Aliases that the server gives to a client's topics, where the client takes so many. As
+    many as mosquitto: each keeps a topic name of up to 1 KiB."""
     topic_levels_max: int = 128
     """Of a topic name or filter: the routing trie is as deep as this. EMQX: 128; Mosquitto: 200."""
 
@@ -115,3 +117,6 @@ class Limits:
     close_seconds_max: float = 5.0
     """How long a closed connection may take to read what was written before, until it is
     aborted."""
+
+    features: Features = field(default_factory=Features)
+    """What of MQTT is switched off, bounded or added."""

@@ -4,7 +4,8 @@ Rules:
 
 * A refused CONNECT is answered with a reason (`mapping.CONNECT_REASONS`), before MQTT 5 with the
   return code that comes nearest (`reason_codes.CONNECT_CODES_3`). Why in words goes to the log
-  only: it may say more than a stranger should know.
+  only: it may say more than a stranger should know. The client is told what the reason code means
+  (`explaining.py`).
 * A client that names an authentication method [MQTT-4.12.0-5] gets that method in CONNACK, and with
   it the proof that the server is the one that it takes it for.
 * Whether a client may come at all is asked in this order: the version and the limits, then the
@@ -20,9 +21,10 @@ from functools import partial
 from typing import Any, Final
 
 from polymq.broker.port import BrokerPort, ConnectedClient, Reason, Refused, Session
+from polymq.gateways.mqtt.features import Features, NotOffered
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_REASONS
-from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect, encode_connack
+from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect, Will, encode_connack
 from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.rules import Rules
@@ -59,10 +61,19 @@ class Login:
         proof: Authentication Data of CONNACK, where CONNECT has an authentication method.
     """
 
-    __slots__ = ("_is_given", "client_id", "early_bytes", "own_id", "packet", "proof")
+    __slots__ = (
+        "_is_given",
+        "_keep_alive_seconds",
+        "client_id",
+        "early_bytes",
+        "own_id",
+        "packet",
+        "proof",
+    )
 
     def __init__(self, packet: Connect, new_client_id: Callable[[], str], rules: Rules) -> None:
         self.packet = packet
+        self._keep_alive_seconds = packet.keep_alive_seconds
         self._is_given = not packet.client_id
         self.own_id = packet.client_id or new_client_id()  # [MQTT-3.1.3-6]
         self.client_id = rules.mount_point + self.own_id
@@ -79,11 +90,22 @@ class Login:
         if rules.is_foreign(self.client_id):
             text = "the client id begins with the mount point of another listener"
             raise Refused(Reason.BAD_NAME, text)
+        features = limits.features
+        self._bound_keep_alive(features.keep_alive_seconds_max)
+        if self.packet.will is not None:
+            _check_will(self.packet.will, features)
+
+    def _bound_keep_alive(self, seconds_max: int) -> None:
+        asked = self.packet.keep_alive_seconds
+        if self.packet.level == MQTT_5 and seconds_max and not 0 < asked <= seconds_max:
+            self._keep_alive_seconds = seconds_max
 
     def reason_of(self, error: Refused) -> ReasonCode:
         """The reason that the client is told."""
         if isinstance(error, WrongVersion):
             return ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+        if isinstance(error, NotOffered):
+            return error.code
         reason = CONNECT_REASONS[error.reason]
         is_without = self.packet.user is None or self.packet.method is not None
         if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD and is_without:
@@ -96,11 +118,13 @@ class Login:
         size = 3 + len(self.own_id.encode()) if self._is_given else 0
         if self.packet.method is not None:
             size += 3 + len(self.packet.method.encode()) + 3 + PROOF_SIZE_MAX
+        if self._keep_alive_seconds != self.packet.keep_alive_seconds:
+            size += 3
         return CONNACK_SIZE_MIN + size
 
     def silence_max(self) -> float:
         """Seconds without a packet after which the client is lost; 0: it need not say anything."""
-        return KEEP_ALIVE_FACTOR * self.packet.keep_alive_seconds
+        return KEEP_ALIVE_FACTOR * self._keep_alive_seconds
 
     def client(
         self, connection: SocketConnection, principal: str, end: Callable[[str], None]
@@ -114,29 +138,45 @@ class Login:
             address=connection.address,
             listener="" if roster is None else roster.where,
             version=VERSIONS[self.packet.level],
-            keep_alive_seconds=self.packet.keep_alive_seconds,
+            keep_alive_seconds=self._keep_alive_seconds,
             connected_ms=clock_ms(),
             end=end,
             trace=partial(trace_connection, connection),
         )
 
-    def properties(self, session: Session, limits: Limits) -> dict[Property, Any]:
-        """The properties of CONNACK (5.0 part 3.2.2.3)."""
+    def properties(self, session: Session, limits: Limits, user: str) -> dict[Property, Any]:
+        """The properties of CONNACK (5.0 part 3.2.2.3), to a client that logged in as this user;
+        empty: as nobody's."""
         if self.packet.level < MQTT_5:
             return {}
         found: dict[Property, Any] = {}
         if self.packet.method is not None:
             found[Property.AUTHENTICATION_METHOD] = self.packet.method
             found[Property.AUTHENTICATION_DATA] = self.proof
+        if self._keep_alive_seconds != self.packet.keep_alive_seconds:  # [MQTT-3.1.2-21]
+            found[Property.SERVER_KEEP_ALIVE] = self._keep_alive_seconds
         granted = session.expiry_seconds
         if granted != self.packet.expiry_seconds:
             found[Property.SESSION_EXPIRY_INTERVAL] = NEVER if granted is None else granted
         if self._is_given:
             found[Property.ASSIGNED_CLIENT_IDENTIFIER] = self.own_id
-        if not limits.shares_subscriptions:
+        features = limits.features
+        if features.qos_max < 2:  # [MQTT-3.2.2-9]
+            found[Property.MAXIMUM_QOS] = features.qos_max
+        if not features.retain:
+            found[Property.RETAIN_AVAILABLE] = 0
+        if not features.wildcards:
+            found[Property.WILDCARD_SUBSCRIPTION_AVAILABLE] = 0
+        if not features.subscription_identifiers:
+            found[Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE] = 0
+        if not features.shared_subscriptions:
             found[Property.SHARED_SUBSCRIPTION_AVAILABLE] = 0
         found[Property.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
         found[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_aliases_max
+        if self.packet.wants_response_information:  # [MQTT-3.1.2-28]
+            information = features.response_information_for(self.own_id, user)
+            if information:
+                found[Property.RESPONSE_INFORMATION] = information
         size_max = self.packet.packet_bytes_max
         while size_max is not None and _connack_size(found) > size_max:
             found.popitem()  # the last matter least [MQTT-3.1.2-24]
@@ -170,6 +210,21 @@ def authenticate(
 
 def _nothing() -> None:
     """There is nothing to withdraw."""
+
+
+def _check_will(will: Will, features: Features) -> None:
+    """Raises NotOffered."""
+    if will.qos > features.qos_max:  # [MQTT-3.2.2-12]
+        raise NotOffered(ReasonCode.QOS_NOT_SUPPORTED, "the will's QoS is too high here")
+    if will.retain and not features.retain:  # [MQTT-3.2.2-13]
+        raise NotOffered(ReasonCode.RETAIN_NOT_SUPPORTED, "the will is to be retained")
+    if will.is_text and features.payload_format_checked:
+        try:
+            will.body.decode()
+        except UnicodeDecodeError:
+            raise NotOffered(
+                ReasonCode.PAYLOAD_FORMAT_INVALID, "the will is not the text that it is said to be"
+            ) from None
 
 
 def _connack_size(properties: dict[Property, Any]) -> int:

@@ -59,6 +59,7 @@ from polymq.broker.port import (
 )
 from polymq.core_log.kernels.batch import EXTRA_BASE64, EXTRA_NONE
 from polymq.gateways.mqtt.delays import undelayed
+from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.fields import decode_topic
 from polymq.gateways.mqtt.kernels.codes import (
     EXPIRY_SHIFT,
@@ -289,6 +290,7 @@ class TopicMapping:
         return template
 
     def _remember(self, topic: bytes, flags: int) -> Template:
+        self._check_offered(flags)
         name = self.publishable(undelayed(decode_topic(topic)))
         template = self._make_template(name, flags)
         if self.templates is _NO_TEMPLATES:
@@ -317,6 +319,22 @@ class TopicMapping:
             key, _ = fullest.popitem(last=False)
             self._template_count -= 1
             self._template_bytes -= len(key)
+
+    def _check_offered(self, flags: int) -> None:
+        """Whether messages of this kind may be published on this listener at all."""
+        features = self._limits.features
+        if (flags & FLAG_QOS) >> FLAG_QOS_SHIFT > features.qos_max:
+            raise RemoteProtocolError(
+                "MQTT-3.2.2-11",
+                f"a PUBLISH has a QoS above {features.qos_max}, which is the Maximum QoS here",
+                ReasonCode.QOS_NOT_SUPPORTED,
+            )
+        if flags & FLAG_RETAIN and not features.retain:
+            raise RemoteProtocolError(
+                "MQTT-3.2.2-14",
+                "a PUBLISH has RETAIN, and messages are not retained here",
+                ReasonCode.RETAIN_NOT_SUPPORTED,
+            )
 
     def publishable(self, name: str) -> str:
         """Where what a client publishes to this topic name goes, if it may go anywhere at all.

@@ -80,6 +80,8 @@ class Will:
     """The property block of the PUBLISH that it becomes, without its length."""
     expiry_seconds: int | None = None
     """The Message Expiry Interval among them."""
+    is_text: bool = False
+    """Whether the Payload Format Indicator among them says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +342,7 @@ def _decode_will(content: Content, flags: int, level: int) -> Will:
         delay_seconds=delay_seconds,
         properties=encode_block(values),
         expiry_seconds=values.get(Property.MESSAGE_EXPIRY_INTERVAL),
+        is_text=values.get(Property.PAYLOAD_FORMAT_INDICATOR) == 1,
     )
 
 
@@ -423,19 +426,32 @@ def encode_connack(
     return _packet(PacketType.CONNACK, bytes((present and level > MQTT_3_1, code)))
 
 
-def encode_suback(level: int, packet_id: int, codes: Sequence[int]) -> bytes:
+def encode_suback(
+    level: int, packet_id: int, codes: Sequence[int], properties: Mapping[Property, Any] = _NONE
+) -> bytes:
     """SUBACK: one code per filter, in the filters' order [MQTT-3.8.4-5]."""
-    none = b"\0" if level == MQTT_5 else b""
-    return _packet(PacketType.SUBACK, packet_id.to_bytes(2, "big"), none, bytes(codes))
+    block = encode_properties(properties) if level == MQTT_5 else b""
+    return _packet(PacketType.SUBACK, packet_id.to_bytes(2, "big"), block, bytes(codes))
 
 
-def encode_unsuback(level: int, packet_id: int, codes: Sequence[int]) -> bytes:
+def encode_unsuback(
+    level: int, packet_id: int, codes: Sequence[int], properties: Mapping[Property, Any] = _NONE
+) -> bytes:
     """UNSUBACK, with the packet id of its UNSUBSCRIBE [MQTT-3.10.4-4]; in MQTT 5 with a reason code
     per filter [MQTT-3.11.3-1]."""
     content = packet_id.to_bytes(2, "big")
     if level < MQTT_5:
         return _packet(PacketType.UNSUBACK, content)
-    return _packet(PacketType.UNSUBACK, content, b"\0", bytes(codes))
+    return _packet(PacketType.UNSUBACK, content, encode_properties(properties), bytes(codes))
+
+
+def encode_acknowledgement(
+    kind: PacketType, packet_id: int, code: int, properties: Mapping[Property, Any]
+) -> bytes:
+    """PUBACK or PUBREC of MQTT 5 with a reason code and properties. (Those without properties are
+    the kernels'.)"""
+    content = packet_id.to_bytes(2, "big") + bytes((code,))
+    return _packet(kind, content, encode_properties(properties))
 
 
 def encode_disconnect(reason: ReasonCode, properties: Mapping[Property, Any] = _NONE) -> bytes:

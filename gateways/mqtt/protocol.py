@@ -32,6 +32,7 @@ from typing import Final
 
 from polymq.core_log.kernels.batch import CAPACITY, Batch
 from polymq.gateways.mqtt.errors import LocalProtocolError, RemoteProtocolError, malformed
+from polymq.gateways.mqtt.explaining import TEXTS, Explainer
 from polymq.gateways.mqtt.fields import read_length
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.frames import parse
@@ -51,6 +52,7 @@ from polymq.gateways.mqtt.packets import (
 )
 from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.gateways.mqtt.reason_counts import ReasonCounts
 
 ACK_RUNS_MAX: Final = 4096
 """Acknowledgement runs of one event: as many as rows, so that acks out of order batch as well."""
@@ -194,6 +196,29 @@ _MALFORMED: Final[Mapping[int, tuple[str, str, ReasonCode]]] = {
 }
 """The rule that was broken, a sentence about it, and what MQTT 5 calls it."""
 
+_HEAD_5: Final = b"\0\4MQTT\5"
+"""How a CONNECT of MQTT 5 begins, behind its fixed header."""
+_IN_CONNACK: Final[Mapping[ReasonCode, ReasonCode]] = {
+    ReasonCode.SERVER_SHUTTING_DOWN: ReasonCode.SERVER_UNAVAILABLE,
+    ReasonCode.SESSION_TAKEN_OVER: ReasonCode.SERVER_BUSY,
+    ReasonCode.KEEP_ALIVE_TIMEOUT: ReasonCode.SERVER_BUSY,
+    ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: ReasonCode.QUOTA_EXCEEDED,
+    ReasonCode.TOPIC_FILTER_INVALID: ReasonCode.PROTOCOL_ERROR,
+    ReasonCode.TOPIC_ALIAS_INVALID: ReasonCode.PROTOCOL_ERROR,
+    ReasonCode.ADMINISTRATIVE_ACTION: ReasonCode.NOT_AUTHORIZED,
+    ReasonCode.MAXIMUM_CONNECT_TIME: ReasonCode.NOT_AUTHORIZED,
+    ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: ReasonCode.PROTOCOL_ERROR,
+    ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: ReasonCode.PROTOCOL_ERROR,
+}
+"""Reasons that only DISCONNECT has, and what CONNACK says instead [MQTT-3.2.2-8]."""
+_ELSEWHERE: Final = frozenset({ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.SERVER_UNAVAILABLE})
+"""Why clients are sent to another server, where there is one."""
+_CONNACK_BYTES: Final = 5
+_DISCONNECT_BYTES: Final = 4
+"""Without properties, but with the length of none."""
+_REFERENCE_BYTES: Final = 5
+"""What Server Reference takes beside its text, at most."""
+
 
 class Signal(enum.Enum):
     """Events without a value."""
@@ -239,6 +264,8 @@ class Protocol:
         method: the authentication method of CONNECT; None without one.
         authenticates: whether an exchange of AUTH packets is under way.
         at: up to where the bytes presented last are used.
+        explainer: what the client may be told in words.
+        counts: of the reason codes that are sent and received here.
     """
 
     __slots__ = (
@@ -248,6 +275,8 @@ class Protocol:
         "_transitions",
         "at",
         "authenticates",
+        "counts",
+        "explainer",
         "is_steady",
         "level",
         "method",
@@ -264,6 +293,8 @@ class Protocol:
         self.method: str | None = None
         self.authenticates = False
         self.at = 0
+        self.explainer = Explainer()
+        self.counts = ReasonCounts()
         self._enter(State.WAIT_CONNECT)
 
     def _enter(self, state: State) -> None:
@@ -325,6 +356,8 @@ class Protocol:
         elif kind is PacketType.AUTH:
             bytes_max = self._limits.auth_bytes_max
         if content - start + length > bytes_max:
+            if kind is PacketType.CONNECT:
+                return self._too_large_connect(bytes(buffer[content : min(end, content + 7)]))
             raise RemoteProtocolError(
                 "our limit", f"{kind.name} is too large", ReasonCode.PACKET_TOO_LARGE
             )
@@ -334,6 +367,8 @@ class Protocol:
         self.at = content + length
         if isinstance(packet, Connect):
             self.level = packet.level
+            if packet.level == MQTT_5:
+                self.explainer.connected(packet)
             if packet.method is not None:
                 self.method = packet.method
                 self.authenticates = True
@@ -341,8 +376,18 @@ class Protocol:
                 state = State.AUTHENTICATING
         elif isinstance(packet, Authenticate):
             self._check_step(packet)
+            self.counts.received(kind, packet.reason)
         self._enter(state)
         return packet
+
+    def _too_large_connect(self, head: bytes) -> Event:
+        """A CONNECT is larger than it may be, and this is its beginning: of MQTT 5 it is answered
+        as soon as that is known, which needs seven bytes."""
+        if len(head) < len(_HEAD_5) and _HEAD_5.startswith(head):
+            return NEED_DATA
+        reason = ReasonCode.PACKET_TOO_LARGE
+        answer = encode_connack(MQTT_5, reason) if head == _HEAD_5 else b""
+        raise RemoteProtocolError("our limit", "CONNECT is too large", reason, answer=answer)
 
     def _transition(self, number: int) -> tuple[PacketType, State]:
         try:
@@ -388,20 +433,23 @@ class Protocol:
         """AUTH by which the client goes on [MQTT-4.12.0-2]."""
         if not self.authenticates or self.state not in (State.AUTHENTICATING, State.OPEN):
             raise LocalProtocolError(f"AUTH while {self.state.value}")
-        assert self.method is not None
-        return encode_auth(ReasonCode.CONTINUE_AUTHENTICATION, self.method, data)
+        return self._auth(ReasonCode.CONTINUE_AUTHENTICATION, data)
 
     def authenticated(self, data: bytes) -> bytes:
         """It is known who the client is. In OPEN that is an AUTH to it; before CONNACK it is
         nothing yet: CONNACK has the data."""
         if not self.authenticates or self.state not in (State.AUTHENTICATING, State.OPEN):
             raise LocalProtocolError(f"authenticated while {self.state.value}")
-        assert self.method is not None
         self.authenticates = False
         if self.state is State.AUTHENTICATING:
             self._enter(State.ACCEPTING)
             return b""
-        return encode_auth(ReasonCode.SUCCESS, self.method, data)
+        return self._auth(ReasonCode.SUCCESS, data)
+
+    def _auth(self, reason: ReasonCode, data: bytes) -> bytes:
+        assert self.method is not None
+        self.counts.sent(PacketType.AUTH, reason)
+        return encode_auth(reason, self.method, data)
 
     def accept(self, *, present: bool, properties: Mapping[Property, object]) -> bytes:
         """CONNACK, and after it the answers that were held back."""
@@ -412,6 +460,8 @@ class Protocol:
         connack = encode_connack(
             self.level, ReasonCode.SUCCESS, present=present, properties=properties
         )
+        if self.level == MQTT_5:
+            self.counts.sent(PacketType.CONNACK, ReasonCode.SUCCESS)
         return connack + b"".join(held)
 
     def refuse(self, reason: ReasonCode) -> bytes:
@@ -422,19 +472,44 @@ class Protocol:
         if reason is ReasonCode.SUCCESS:
             raise LocalProtocolError("a refusal with the code of acceptance")
         self.close()
-        return encode_connack(self.level, reason)
+        if self.level < MQTT_5:
+            return encode_connack(self.level, reason)
+        return self._end(PacketType.CONNACK, reason, "")
 
-    def say_goodbye(self, reason: ReasonCode) -> bytes:
+    def _end(self, kind: PacketType, reason: ReasonCode, text: str) -> bytes:
+        """The last packet to a client of MQTT 5, which says why."""
+        properties: dict[Property, object] = {}
+        size = _CONNACK_BYTES if kind is PacketType.CONNACK else _DISCONNECT_BYTES
+        reference = self._limits.features.server_reference
+        if reference and reason in _ELSEWHERE:
+            reason = ReasonCode.USE_ANOTHER_SERVER
+            more = _REFERENCE_BYTES + len(reference.encode())
+            if size + more <= self.explainer.packet_bytes_max:
+                properties[Property.SERVER_REFERENCE] = reference
+                size += more
+        if kind is PacketType.CONNACK:
+            reason = _IN_CONNACK.get(reason, reason)
+        properties |= self.explainer.explained(text or TEXTS.get(reason, ""), size)
+        self.counts.sent(kind, reason)
+        if kind is PacketType.CONNACK:
+            return encode_connack(self.level, reason, properties=properties)
+        return encode_disconnect(reason, properties)
+
+    def say_goodbye(self, reason: ReasonCode, text: str = "") -> bytes:
         """What the client is told before its connection is closed for this reason: in MQTT 5 a
         DISCONNECT, or CONNACK if that was not sent yet [MQTT-3.14.0-1]. Nothing more is read or
-        answered."""
+        answered.
+
+        Args:
+            text: why, in words; empty: what the reason means.
+        """
         state = self.state
         self.close()
         if self.level < MQTT_5 or state is State.CLOSED or state is State.WAIT_CONNECT:
             return b""
         if state in (State.ACCEPTING, State.AUTHENTICATING):
-            return encode_connack(self.level, reason)
-        return encode_disconnect(reason)
+            return self._end(PacketType.CONNACK, reason, text)
+        return self._end(PacketType.DISCONNECT, reason, text)
 
     def answer(self, data: bytes) -> bytes:
         """What of these packets to the client may be written now."""

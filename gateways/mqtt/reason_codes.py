@@ -77,5 +77,7 @@ CONNECT_CODES_3: Final[Mapping[ReasonCode, int]] = {
     ReasonCode.BANNED: 5,
     ReasonCode.TOPIC_NAME_INVALID: 5,
     ReasonCode.PACKET_TOO_LARGE: 3,
+    ReasonCode.QOS_NOT_SUPPORTED: 5,
+    ReasonCode.RETAIN_NOT_SUPPORTED: 5,
 }
 """CONNACK return codes (3.1.1 table 3.1). Reasons that are not here close the connection."""

@@ -13,6 +13,7 @@ from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
 from polymq.gateways.mqtt.connection import Connection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import NO_REWRITING, TopicMapping
+from polymq.gateways.mqtt.reason_counts import ReasonCounts
 from polymq.gateways.mqtt.rewriting import Rewriting
 from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.shared import Counters, Shared
@@ -157,7 +158,8 @@ class Server:
         there is now: `connections_now`, `clients_now` (those that have logged in), `uploads_bytes`,
         `uploads_waiting` (`uploads.py`), `proxy_failures`."""
         counters, paths = self._shared.counters, self._shared.paths
-        counted = {field.name: getattr(counters, field.name) for field in fields(Counters)}
+        names = [field.name for field in fields(Counters) if field.name != "reasons"]
+        counted = {name: getattr(counters, name) for name in names}
         uploads = self._shared.uploads
         return {
             **counted,
@@ -174,6 +176,11 @@ class Server:
             "uploads_waiting": uploads.waiting_count,
             "proxy_failures": 0 if self._proxies is None else self._proxies.failed_count,
         }
+
+    @property
+    def reason_counts(self) -> ReasonCounts:
+        """How often which reason code was sent and received."""
+        return self._shared.counters.reasons
 
     def _connections(self) -> list[Connection]:
         if self._listener is None:

@@ -14,6 +14,7 @@ from polymq.gateways.mqtt.kernels.fast_path import SharedPaths
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.protocol import Inbox
+from polymq.gateways.mqtt.reason_counts import ReasonCounts
 from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.sys_topics import NoSysTopics
 from polymq.gateways.mqtt.uploads import Uploads
@@ -48,6 +49,8 @@ class Counters:
     takeovers: int = 0
     uploads_too_slow: int = 0
     """Closed because others waited for the room of a packet that did not come."""
+    reasons: ReasonCounts = field(default_factory=ReasonCounts)
+    """Of clients of MQTT 5."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import Final
 
 from polymq.broker.port import (
     Address,
@@ -23,6 +24,7 @@ from polymq.broker.port import (
     is_shared,
 )
 from polymq.gateways.mqtt.errors import RemoteProtocolError
+from polymq.gateways.mqtt.features import Features, NotOffered
 from polymq.gateways.mqtt.mapping import (
     SUBSCRIBE_REASONS,
     TopicMapping,
@@ -34,6 +36,8 @@ from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
 from polymq.gateways.mqtt.sys_topics import SYS_TOPIC
 
 log = logging.getLogger(__name__)
+
+ALL_FEATURES: Final = Features()
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class Outcome:
         ended: those of `$SYS` topics that ended.
         no_local: one of them is with No Local.
         refused: how many filters were.
+        refusal: why the first of them was, in words; empty: none was.
     """
 
     position: Position
@@ -58,6 +63,12 @@ class Outcome:
     ended: list[Address] = field(default_factory=list)
     no_local: bool = False
     refused: int = 0
+    refusal: str = ""
+
+    def refuse(self, pattern: str, error: Refused) -> None:
+        """One more filter is refused."""
+        self.refused += 1
+        self.refusal = self.refusal or f"{pattern}: {error.text}"
 
 
 def subscribe(
@@ -65,33 +76,43 @@ def subscribe(
     session: Session,
     mapping: TopicMapping,
     client_id: str,
-    *,
-    shares: bool = True,
+    features: Features = ALL_FEATURES,
 ) -> Generator[None, None, Outcome]:
-    """Add or replace the subscriptions of a packet. Raises RemoteProtocolError.
-
-    Args:
-        shares: whether subscriptions may be shared.
-    """
+    """Add or replace the subscriptions of a packet. Raises RemoteProtocolError."""
+    if packet.identifier and not features.subscription_identifiers:
+        raise RemoteProtocolError(
+            "5.0 part 3.2.2.3.12",
+            "a SUBSCRIBE has a Subscription Identifier, and the server has none",
+            ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+        )
     for asked in packet.filters():  # a packet that breaks the protocol changes nothing
         if asked.no_local and is_shared_filter(asked.pattern):
             raise RemoteProtocolError("MQTT-3.8.3-4", "a shared subscription with No Local")
+        if not features.wildcards and packet.level == MQTT_5 and has_wildcard(asked.pattern):
+            raise RemoteProtocolError(
+                "5.0 part 3.2.2.3.11",
+                "a topic filter has a wildcard, which the server does not have",
+                ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
+            )
         yield
     outcome = Outcome(session.position)
-    refused = 0
     for pattern, qos, no_local, as_published, handling in packet.filters():
-        if not shares and is_shared_filter(pattern):
-            five = packet.level == MQTT_5
-            not_shared = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-            outcome.codes.append(not_shared if five else SUBSCRIBE_FAILURE)
-            yield
-            continue
         try:
-            add_subscription(
+            if not features.wildcards and has_wildcard(pattern):
+                raise NotOffered(
+                    ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, "wildcards are not available"
+                )
+            if not features.shared_subscriptions and is_shared_filter(pattern):
+                raise NotOffered(
+                    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+                    "shared subscriptions are not available",
+                )
+            granted = add_subscription(
                 outcome,
                 session,
                 mapping,
                 pattern,
+                features,
                 qos=qos,
                 no_local=no_local,
                 as_published=as_published,
@@ -99,19 +120,20 @@ def subscribe(
                 identifier=packet.identifier,
             )
         except Refused as error:
-            refused += 1
-            if refused == 1:  # one line: there may be a million
+            if not outcome.refused:  # one line: there may be a million
                 log.info("%s: filter %r refused: %s", client_id, pattern, error.text)
-            five = packet.level == MQTT_5
-            code = SUBSCRIBE_REASONS[error.reason] if five else SUBSCRIBE_FAILURE
-            outcome.codes.append(code)
+            outcome.refuse(pattern, error)
+            outcome.codes.append(_code_of(error) if packet.level == MQTT_5 else SUBSCRIBE_FAILURE)
         else:
-            outcome.codes.append(qos)
+            outcome.codes.append(granted)
         yield
-    outcome.refused = refused
-    if refused > 1:
-        log.info("%s: %d filters of one SUBSCRIBE refused", client_id, refused)
+    if outcome.refused > 1:
+        log.info("%s: %d filters of one SUBSCRIBE refused", client_id, outcome.refused)
     return outcome
+
+
+def _code_of(error: Refused) -> ReasonCode:
+    return error.code if isinstance(error, NotOffered) else SUBSCRIBE_REASONS[error.reason]
 
 
 def add_subscription(
@@ -119,17 +141,23 @@ def add_subscription(
     session: Session,
     mapping: TopicMapping,
     pattern: str,
+    features: Features,
     *,
     qos: int,
     no_local: bool,
     as_published: bool,
     handling: int,
     identifier: int = 0,
-) -> None:
-    """Add or replace one subscription; the outcome has it then. Raises Refused."""
+) -> int:
+    """Add or replace one subscription; the outcome has it then. Raises Refused.
+
+    Returns:
+        The QoS that is granted.
+    """
     address = mapping.address(pattern)
+    granted = min(qos, features.qos_max)  # [MQTT-3.2.2-10]
     options = SubscriptionOptions(
-        qos=qos,
+        qos=granted,
         no_local=no_local,
         retain_as_published=as_published,
         identifier=identifier,
@@ -140,11 +168,18 @@ def add_subscription(
     outcome.no_local = outcome.no_local or no_local
     outcome.replayed.pop(address, None)
     # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
-    replay = (handling == 0 or (handling == 1 and is_new)) and not is_shared(address)
+    wanted = handling == 0 or (handling == 1 and is_new)
+    replay = wanted and features.retain and not is_shared(address)
     if address[0] == SYS_TOPIC:
         outcome.of_server[address] = options, replay
     elif replay:
         outcome.replayed[address] = since
+    return granted
+
+
+def has_wildcard(pattern: str) -> bool:
+    """Whether a topic filter matches more than one topic name."""
+    return "+" in pattern or "#" in pattern
 
 
 def unsubscribe(
@@ -161,6 +196,7 @@ def unsubscribe(
             address = mapping.address(pattern)
         except Refused as error:  # a filter that nobody can have subscribed to
             log.debug("%s: filter %r: %s", client_id, pattern, error.text)
+            outcome.refuse(pattern, error)
         else:
             if session.is_subscribed(address):
                 code = ReasonCode.SUCCESS

@@ -38,6 +38,7 @@ def encode_translated(
     more: bytes,
     now_ms: int,
     size_max: int,
+    again: bytes,
 ) -> tuple[bytes, int]:
     """The packets of a run, and how many are left out: as `encode_publishes_5`."""
     packets: list[bytes] = []
@@ -62,6 +63,8 @@ def encode_translated(
         )
         packets.append(packet)
         dropped += is_dropped
+        if not is_dropped:
+            topic = again
         at += size
         packet_id = packet_id % IDENTIFIER_MAX + 1
     return b"".join(packets), dropped

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,9 +42,22 @@ class Peer:
     websocket_port: int | None = None
 
 
+MODEST: Final = {
+    "mqtt.qos_max": 1,
+    "mqtt.retain_available": False,
+    "mqtt.wildcards_available": False,
+    "mqtt.subscription_identifiers_available": False,
+    "mqtt.keep_alive_seconds_max": 1,
+    "mqtt.check_payload_format": True,
+    "mqtt.response_information": "answers/{client_id}/",
+}
+"""Settings that switch off what the standard lets a server switch off, and on what it need not
+have."""
+
+
 @contextlib.contextmanager
-def polymq(directory: Path) -> Iterator[Peer]:
-    options = {"mqtt.websocket": True, "mqtt.websocket_port": 0}
+def polymq(directory: Path, settings: Mapping[str, object] | None = None) -> Iterator[Peer]:
+    options = {"mqtt.websocket": True, "mqtt.websocket_port": 0, **(settings or {})}
     server = Server(directory, options, {}, (sys.executable, "-m", "polymq"))
     try:
         server.start()
@@ -88,6 +101,15 @@ PEERS: Final[dict[str, Callable[[Path], contextlib.AbstractContextManager[Peer]]
     "polymq": polymq,
     "mosquitto": mosquitto,
 }
+
+
+@pytest.fixture(scope="session")
+def modest_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A server that is configured as `MODEST` says."""
+    if PEER != "polymq":
+        pytest.skip("these settings are PolyMQ's")
+    with polymq(tmp_path_factory.mktemp("modest"), MODEST) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -116,6 +116,16 @@ def test_a_path_for_websocket_is_one_of_a_url(path: str) -> None:
     assert text.startswith("option: mqtt.websocket_path: the path of a URL begins with /")
 
 
+@pytest.mark.parametrize("text", ["a/{topic}/", "a/{", "a/+/", "#", "$x/", "a\n"])
+def test_response_information_is_the_beginning_of_a_topic_name(text: str) -> None:
+    assert "mqtt.response_information: " in refusal(flags={"mqtt": {"response_information": text}})
+
+
+@pytest.mark.parametrize("text", [" a", "a  b", "a\n", "\xe9", "a" * 1001])
+def test_a_server_reference_is_a_list_of_hosts(text: str) -> None:
+    assert "mqtt.server_reference: " in refusal(flags={"mqtt": {"server_reference": text}})
+
+
 @pytest.mark.parametrize("origin", ["", "app.example", "https://", "https://a/", "https://a/b"])
 def test_an_origin_has_nothing_behind_its_port(origin: str) -> None:
     """A browser sends none with a slash, so it would be refused for ever."""

@@ -9,6 +9,8 @@ ENCODERS = "tests/gateways/mqtt/test_mqtt_publish_kernels.py"
 PACKETS = "tests/gateways/mqtt/test_mqtt5_packets.py"
 CLIENT = "tests/gateways/mqtt/test_mqtt5_client.py"
 FUZZ = "tests/fuzz/test_cases.py"
+ALIASES = "tests/gateways/mqtt/test_mqtt5_aliases.py"
+ANSWERS = "tests/gateways/mqtt/test_mqtt5_answers.py"
 
 OF_MQTT_5 = (
     Sabotage(
@@ -75,8 +77,8 @@ OF_MQTT_5 = (
     Sabotage(
         name="mqtt5-refused-publish-is-acknowledged",
         why="a client takes a message for stored that nobody has",
-        path="gateways/mqtt/connection.py",
-        old="                batch.rows[at] |= reason\n",
+        path="gateways/mqtt/publishing.py",
+        old="                batch.rows[at] |= bits\n",
         new="                pass\n",
         tests=(CLIENT,),
     ),
@@ -100,9 +102,9 @@ OF_MQTT_5 = (
         name="mqtt5-goodbye-before-connack",
         why="the first packet to a client is DISCONNECT, which no client knows what to do with",
         path="gateways/mqtt/protocol.py",
-        old="            return encode_connack(self.level, reason)\n"
-        "        return encode_disconnect(reason)\n",
-        new="            pass\n        return encode_disconnect(reason)\n",
+        old="            return self._end(PacketType.CONNACK, reason, text)\n"
+        "        return self._end(PacketType.DISCONNECT",
+        new="            pass\n        return self._end(PacketType.DISCONNECT",
         tests=(PACKETS,),
     ),
     Sabotage(
@@ -117,8 +119,8 @@ OF_MQTT_5 = (
         name="mqtt5-retained-messages-again-at-each-subscribe",
         why="a client that asked for none gets all retained messages at each start",
         path="gateways/mqtt/subscribing.py",
-        old="    replay = (handling == 0 or (handling == 1 and is_new)) and not is_shared(address)",
-        new="    replay = not is_shared(address)",
+        old="    wanted = handling == 0 or (handling == 1 and is_new)",
+        new="    wanted = True",
         tests=(CLIENT,),
     ),
     Sabotage(
@@ -138,5 +140,53 @@ OF_MQTT_5 = (
         old="            turn = count & 3\n",
         new="            turn = 0\n",
         tests=(FUZZ,),
+    ),
+    Sabotage(
+        name="mqtt5-alias-of-a-packet-that-was-not-sent",
+        why="the client closes for an alias that it was never told",
+        path="gateways/mqtt/kernels/fast_path.py",
+        old="            if self.dropped:\n",
+        new="            if False:\n",
+        tests=(ALIASES,),
+    ),
+    Sabotage(
+        name="mqtt5-frame-with-the-alias-of-another",
+        why="a subscriber takes messages for those of another topic",
+        path="gateways/mqtt/kernels/fast_path.py",
+        old='                key = f"{key} alias {alias}"\n',
+        new='                key = f"{key} alias"\n',
+        tests=(ALIASES,),
+    ),
+    Sabotage(
+        name="mqtt5-alias-never-changes-hands",
+        why="a client whose topics change gets names for as long as it is connected",
+        path="gateways/mqtt/aliases.py",
+        old="        self._until_replaced -= 1\n",
+        new="",
+        tests=(ALIASES,),
+    ),
+    Sabotage(
+        name="mqtt5-words-for-who-wants-none",
+        why="[MQTT-3.1.2-29] a device that has no room for texts gets them",
+        path="gateways/mqtt/explaining.py",
+        old="        if not text or not self._is_asked:\n",
+        new="        if not text:\n",
+        tests=(ANSWERS,),
+    ),
+    Sabotage(
+        name="mqtt5-answer-too-large-by-its-words",
+        why="[MQTT-3.4.2-2] a client closes for an answer that is larger than it takes",
+        path="gateways/mqtt/explaining.py",
+        old="        if size + ROOM + len(raw) > self.packet_bytes_max:\n",
+        new="        if False:\n",
+        tests=(ANSWERS,),
+    ),
+    Sabotage(
+        name="mqtt5-one-bad-payload-refuses-all-behind-it",
+        why="messages that are text are refused for one that is not",
+        path="gateways/mqtt/publishing.py",
+        old="        while end < last and _is_refused(batch, end) == is_refused:\n",
+        new="        while end < last:\n",
+        tests=(ANSWERS,),
     ),
 )

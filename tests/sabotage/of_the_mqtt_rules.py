@@ -137,8 +137,8 @@ OF_THE_MQTT_RULES = (
         "MQTT-3.10.4-5",
         "a client waits for its answer, and takes that of another request for it",
         "gateways/mqtt/connection.py",
-        "encode_unsuback(self._core.level, packet.packet_id, outcome.codes)",
-        "encode_unsuback(self._core.level, packet.packet_id % 255 + 1, outcome.codes)",
+        "encode_unsuback(self._core.level, packet.packet_id, outcome.codes, properties)",
+        "encode_unsuback(self._core.level, packet.packet_id % 255 + 1, outcome.codes, properties)",
     ),
     _rule(
         "MQTT-3.12.4-1",

@@ -5,9 +5,9 @@ cimport cython
 
 from polymq.gateways.mqtt.kernels.fast_path cimport FastPath, SharedPaths
 
-cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS, ALIAS_SHIFT
+cdef int EXACTLY_ONCE, DOLLAR, FLAG_QOS, FLAG_PROPERTIES, ALIAS_SHIFT
 cdef long long FLAGS_PLAIN, FLAGS_OF_KIND
-cdef Py_ssize_t RUNS_AT_ONCE, MANY_QUEUES, ACKS_AT_ONCE, RECORD_COST, ACK_COLUMNS
+cdef Py_ssize_t RUNS_AT_ONCE, MANY_QUEUES, ACKS_AT_ONCE, RECORD_COST, ACK_COLUMNS, ACK_TYPE
 cdef Py_ssize_t COLUMNS, TOPIC_START, TOPIC_SIZE, FLAGS
 cdef long long ASK_BYTES
 
@@ -39,7 +39,7 @@ cdef class BatchPath:
         begin=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
         at=Py_ssize_t, start=Py_ssize_t, flags=cython.longlong, topic=bytes, key=bytes,
         stored=cython.longlong, waits_for=cython.longlong, ends_at=cython.longlong,
-        shared=SharedPaths,
+        shared=SharedPaths, pubacks=Py_ssize_t, pubrecs=Py_ssize_t, answer=bytes,
     )
     cpdef take_publishes(
         self, FastPath path, Py_ssize_t first_run, Py_ssize_t last_run, Py_ssize_t run_count

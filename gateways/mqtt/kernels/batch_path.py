@@ -24,17 +24,19 @@ from polymq.core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_STAR
 from polymq.gateways.mqtt.aliases import name_of
 from polymq.gateways.mqtt.kernels.codes import (
     ACK_COLUMNS,
+    ACK_TYPE,
     ALIAS_SHIFT,
     ASK_BYTES,
     DOLLAR,
     EXACTLY_ONCE,
+    FLAG_PROPERTIES,
     FLAG_QOS,
     FLAGS_OF_KIND,
     FLAGS_PLAIN,
     TYPE_PUBACK,
     TYPE_PUBREL,
 )
-from polymq.gateways.mqtt.kernels.frames import encode_acks, parse
+from polymq.gateways.mqtt.kernels.frames import encode_acks, parse, refuse_payloads
 from polymq.gateways.mqtt.mapping import template_key
 
 if TYPE_CHECKING:
@@ -154,9 +156,9 @@ class BatchPath:
             return False
         for index in range(ack_count):
             at = index * ACK_COLUMNS
-            if acks[at] == TYPE_PUBACK:
+            if acks[at] & ACK_TYPE == TYPE_PUBACK:
                 room -= 1
-            elif acks[at] == TYPE_PUBREL:
+            elif acks[at] & ACK_TYPE == TYPE_PUBREL:
                 room -= RECORD_COST * acks[at + 2]
             else:
                 room -= RECORD_COST
@@ -168,6 +170,8 @@ class BatchPath:
         session = path.session
         if ack_count == 1 and acks[0] == TYPE_PUBACK and session is not None:
             self.shared.others_received += acks[2]
+            if path.five:
+                self.shared.pubacks_received += acks[2]
             session.acknowledged(acks[1], acks[2])
         elif path.connection is not None:
             path.connection.take_acks(acks, ack_count)
@@ -199,6 +203,9 @@ class BatchPath:
         waits_for = ends_at = Position(-1)
         durability = slowest = APPENDED
         shared = self.shared
+        pubacks = pubrecs = 0
+        shared.refusals.clear()
+        publishing = connection.publishing
         index = first_run
         for index in range(first_run + 1, last_run + 1):
             first = last
@@ -211,12 +218,22 @@ class BatchPath:
             if flags > FLAGS_PLAIN:
                 topic = name_of(path.aliases, topic, flags, shared.topic_aliases_max)
                 key = template_key(topic, flags)
+            if flags & EXACTLY_ONCE:
+                pubrecs += last - first
+            elif flags & FLAG_QOS:
+                pubacks += last - first
             try:
                 template = mapping.templates[flags & FLAGS_OF_KIND].get(key)
                 if template is None or not template.valid:
                     template = mapping.template(topic, flags)
-                if flags & EXACTLY_ONCE or topic[0] == DOLLAR:
-                    stored = connection.publish_special(template, batch, first, last, topic)
+                if (
+                    shared.checks_payloads
+                    and flags & FLAG_PROPERTIES
+                    and refuse_payloads(batch, first, last)
+                ):
+                    stored = publishing.publish_sound(template, batch, first, last, topic)
+                elif flags & EXACTLY_ONCE or topic[0] == DOLLAR:
+                    stored = publishing.publish_special(template, batch, first, last, topic)
                 else:
                     try:
                         stored = path.publish(template, batch, first, last)
@@ -224,9 +241,9 @@ class BatchPath:
                         is_one = last - first == 1
                         if is_one or not path.five or error.reason is not Reason.TOO_LARGE:
                             raise
-                        stored = connection.publish_singly(template, batch, first, last, topic)
+                        stored = publishing.publish_singly(template, batch, first, last, topic)
             except Refused as error:
-                if connection.refused(error, topic, batch, first, last):
+                if publishing.refused(error, topic, batch, first, last):
                     shared.others_sent += last - first
                     # It waits for nothing but its turn.
                     waits_for = max(waits_for, Position(0))
@@ -244,7 +261,14 @@ class BatchPath:
             if len(template.queues) > MANY_QUEUES:
                 break
         if waits_for >= 0:
-            path.answer_when(waits_for, encode_acks(batch, begin, last), durability)
+            if path.five:
+                shared.pubacks_sent += pubacks
+                shared.pubrecs_sent += pubrecs
+            if shared.refusals:
+                answer = publishing.answer(batch, begin, last)
+            else:
+                answer = encode_acks(batch, begin, last)
+            path.answer_when(waits_for, answer, durability)
         if ends_at >= shared.ask_at or path.asks_always or slowest > FLUSHED:
             shared.ask_at = ends_at + ASK_BYTES if connection.keeps_up() else 0
         return index

@@ -87,6 +87,8 @@ REFUSED_SHIFT: Final = 56
 """Set when the row was refused: the reason code of its acknowledgement, less `REFUSED_BASE`."""
 REFUSED_BASE: Final = 0x7F
 """Reason codes of errors begin one above it."""
+PAYLOAD_FORMAT_INVALID: Final = 0x99
+"""The reason code of a payload that is no text, though its PUBLISH says so."""
 
 # --- properties of MQTT 5 that the kernels know (5.0 table 2-4) ------------------------------
 
@@ -117,7 +119,11 @@ TYPE_PUBREC_ERROR: Final = 0x85
 # --- sizes ---------------------------------------------------------------------------------
 
 ACK_COLUMNS: Final = 3
-"""An acknowledgement run is three integers: packet type, first packet id, count."""
+"""An acknowledgement run is three integers: packet type, first packet id, count. Behind the type
+stands the reason code that all of the run have, from `ACK_REASON_SHIFT` on."""
+ACK_REASON_SHIFT: Final = 8
+ACK_TYPE: Final = 0xFF
+"""The bits of the type itself."""
 IDENTIFIER_MAX: Final = 65_535
 """After it comes 1: packet id 0 does not exist [MQTT-2.3.1-1]."""
 REMAINING_LENGTH_MAX: Final = 268_435_455

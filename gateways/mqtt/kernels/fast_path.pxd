@@ -6,7 +6,8 @@ cimport cython
 from polymq.gateways.mqtt.kernels.frames cimport PacketReader
 from polymq.net.kernels.streams cimport Shortcut, Stream
 
-cdef int PUBLISH, PUBACK, PUBREL, DOLLAR, PACKET_READ, SUBSCRIPTION_IDENTIFIER
+cdef int PUBLISH, PUBACK, PUBREC, PUBREL, DOLLAR, PACKET_READ, SUBSCRIPTION_IDENTIFIER
+cdef int TOPIC_ALIAS, SHARED_ALIAS_MAX
 cdef long long FLAG_PROPERTIES, FLAGS_PLAIN, PACKET_MAX
 cdef long long ASK_BYTES
 cdef Py_ssize_t COLUMNS, TOPIC_START, BODY_START, BODY_SIZE
@@ -46,6 +47,11 @@ cdef class SharedPaths:
     cdef public long long others_sent
     @cython.locals(at=Py_ssize_t, end=Py_ssize_t, size=cython.longlong)
     cdef took(self, Py_ssize_t first, Py_ssize_t last, long long[::1] rows)
+    cdef public long long pubacks_received
+    cdef public long long pubacks_sent
+    cdef public long long pubrecs_sent
+    cdef public list refusals
+    cdef readonly bint checks_payloads
     cdef fill_row(self, PacketReader packet)
 
 
@@ -60,6 +66,8 @@ cdef class FastPath(Shortcut):
     cdef public bint five
     cdef public object takes_apart
     cdef public dict aliases
+    cdef public object aliases_out
+    cdef Py_ssize_t dropped
     cdef public long long sent_bytes_max
     cdef int last_flags
     cdef bytes last_name
@@ -92,7 +100,14 @@ cdef class FastPath(Shortcut):
     cpdef credit(self)
     @cython.locals(count=Py_ssize_t, size=Py_ssize_t, topic=bytes, data=bytes, connection=Stream)
     cdef send_run(self, run, int first_byte, long long first_packet_id, long long identifier)
-    @cython.locals(is_shared=bint, dropped=Py_ssize_t, data=bytes)
+    @cython.locals(
+        is_shared=bint, data=bytes, more=bytes, head=bytes, again=bytes, alias_property=bytes,
+        alias=int, offered=int,
+    )
     cdef bytes encode_5(
         self, run, bytes topic, int first_byte, long long first_packet_id, long long identifier
+    )
+    @cython.locals(data=bytes)
+    cdef bytes encode_run(
+        self, run, bytes topic, bytes again, int first_byte, long long first_packet_id, bytes more
     )

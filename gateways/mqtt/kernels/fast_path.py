@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.port import APPENDED, FLUSHED, BrokerError, Durability, Refused
 from polymq.core_log.kernels.batch import BODY_SIZE, BODY_START, COLUMNS, TOPIC_START, Batch
+from polymq.gateways.mqtt.aliases import OutgoingAliases
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.kernels.codes import (
     ASK_BYTES,
@@ -41,6 +42,7 @@ from polymq.gateways.mqtt.kernels.codes import (
     PACKET_READ,
     REMAINING_LENGTH_MAX,
     SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
 )
 from polymq.gateways.mqtt.kernels.frames import PacketReader, encode_ids
 from polymq.gateways.mqtt.kernels.publishes import encode_publishes, encode_publishes_5
@@ -70,8 +72,13 @@ NO_ALIASES: Final[dict[int, bytes]] = {}
 """Those of clients before MQTT 5: never added to."""
 PACKET_MAX: Final = REMAINING_LENGTH_MAX + 5
 """The largest packet that there is."""
+NO_TOPIC: Final = b"\0\0"
+"""The topic field of a PUBLISH whose alias says what it is published to."""
+SHARED_ALIAS_MAX: Final = 10
+"""Frames with aliases up to here are shared by subscribers: no more forms of a run are kept."""
 PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
+PUBREC: Final = 0x50
 PUBREL: Final = 0x62
 
 
@@ -160,6 +167,7 @@ class SharedPaths:
         self.packet_bytes_max = limits.packet_bytes_max
         self.topic_aliases_max = limits.topic_aliases_max
         self.delivery_bytes_max = limits.delivery_bytes_max
+        self.checks_payloads = limits.features.payload_format_checked
         self.batch_path: BatchPath | None = None
         """Takes whole reads of many packets, where no Python is to run between."""
         self.answers = [Answers(port, durability) for durability in Durability]
@@ -178,6 +186,13 @@ class SharedPaths:
         """All other packets that were received."""
         self.others_sent = 0
         """The same of those that were sent."""
+        self.pubacks_received = 0
+        """Acknowledgements of MQTT 5 without an error that `counters` does not have yet."""
+        self.pubacks_sent = 0
+        self.pubrecs_sent = 0
+        self.refusals: list[tuple[int, int, int, str]] = []
+        """Of the publishes that are handled now, those that are answered with a reason code that is
+        an error: first row, the row behind the last, the code, and why in words."""
 
     def took(self, first: int, last: int, rows: array[int]) -> None:
         """Count the publishes of rows [first, last)."""
@@ -213,6 +228,13 @@ class SharedPaths:
         self.counters.publishes_sent += self.sent
         self.received = 0
         self.sent = 0
+        reasons = self.counters.reasons
+        reasons.received(PUBACK >> 4, 0, self.pubacks_received)
+        reasons.sent(PUBACK >> 4, 0, self.pubacks_sent)
+        reasons.sent(PUBREC >> 4, 0, self.pubrecs_sent)
+        self.pubacks_received = 0
+        self.pubacks_sent = 0
+        self.pubrecs_sent = 0
 
 
 class FastPath(Shortcut):
@@ -233,6 +255,8 @@ class FastPath(Shortcut):
         """See `SessionLink`."""
         self.aliases: dict[int, bytes] = NO_ALIASES
         """Topic names by the Topic Alias that the client gave them."""
+        self.aliases_out: OutgoingAliases | None = None
+        """Those that the server gives to topics, where the client takes them."""
         self.sent_bytes_max = PACKET_MAX
         """The largest packet that the client takes."""
         self.asks_always = False
@@ -245,6 +269,8 @@ class FastPath(Shortcut):
         """Those of them that wait for the disk or for replicas."""
         self.slowest = APPENDED
         """What the last of those waits for."""
+        self.dropped = 0
+        """Packets of the last run that are larger than the client takes."""
         self.message_bytes = 256
         """Size of a delivery lately, for `credit`."""
         self.last_flags = -1
@@ -306,6 +332,10 @@ class FastPath(Shortcut):
         ):
             return False
         if packet.first == PUBACK:
+            if self.five:
+                if packet.flags:
+                    return False  # a reason code is counted by itself
+                self.shared.pubacks_received += 1
             self.shared.others_received += 1
             session.acknowledged(packet.packet_id, 1)
             return True
@@ -323,6 +353,8 @@ class FastPath(Shortcut):
         if packet.flags > FLAGS_PLAIN:
             return False
         flags = packet.flags
+        if flags & FLAG_PROPERTIES and self.shared.checks_payloads:
+            return False
         if flags != self.last_flags or not self.is_last_name(buffer, topic, topic_end):
             self.last_name = bytes(buffer[topic:topic_end])
             self.last_flags = flags
@@ -347,6 +379,8 @@ class FastPath(Shortcut):
         shared.took(0, 1, shared.rows)
         if packet_id:
             shared.others_sent += 1
+            if self.five:
+                shared.pubacks_sent += 1
             self.answer_when(stored, encode_ids(PUBACK, packet_id, 1), self.last_class)
         position = stored
         if position >= shared.ask_at or self.asks_always or self.last_in_sync:
@@ -474,20 +508,63 @@ class FastPath(Shortcut):
         self, run: RecordRun, topic: bytes, first_byte: int, first_packet_id: int, identifier: int
     ) -> bytes:
         """The packets of a run for a client that speaks MQTT 5."""
-        mapping = self.mapping
+        key = self.mapping.encoded_keys_5[first_byte & 1]
         is_shared = not (first_byte & 0x06 or identifier or self.sent_bytes_max != PACKET_MAX)
-        key = mapping.encoded_keys_5[first_byte & 1]
+        more = subscription_property(identifier)
+        aliases = self.aliases_out
+        offered = 0
+        head = again = topic
+        alias_property = b""
+        if aliases is not None:
+            alias = aliases.known(topic)
+            if alias:
+                head = again = NO_TOPIC
+                key = f"{key} alias {alias}"
+                is_shared = is_shared and alias <= SHARED_ALIAS_MAX
+            else:
+                alias = offered = aliases.offered(topic)
+                if offered:
+                    again = NO_TOPIC
+                    is_shared = False
+            if alias:
+                alias_property = bytes((TOPIC_ALIAS, alias >> 8, alias & 0xFF))
         if is_shared:
             encoded = run.encoded.get(key)
             if encoded is not None:
                 return encoded
-        more = subscription_property(identifier)
+        self.dropped = 0
+        data = self.encode_run(run, head, again, first_byte, first_packet_id, alias_property + more)
+        if offered and aliases is not None:
+            if self.dropped:
+                # Without the alias they may be small enough. Where none of them was sent, the
+                # client would not know it.
+                data = self.encode_run(run, topic, topic, first_byte, first_packet_id, more)
+            else:
+                aliases.give(topic, offered)
+        if self.dropped and self.connection is not None:
+            self.connection.left_out(data, run.count, self.dropped, first_byte, first_packet_id)
+        elif is_shared:
+            run.encoded[key] = data
+        return data
+
+    def encode_run(
+        self,
+        run: RecordRun,
+        topic: bytes,
+        again: bytes,
+        first_byte: int,
+        first_packet_id: int,
+        more: bytes,
+    ) -> bytes:
+        """The same with these topic fields and properties; sets how many packets the client does
+        not take (`dropped`)."""
         if is_translated(run.meta):
-            data, dropped = encode_translated(
-                run, topic, first_byte, first_packet_id, more, clock_ms(), self.sent_bytes_max
-            )
+            data, self.dropped = encode_translated(
+                run, topic, first_byte, first_packet_id, more, clock_ms(), self.sent_bytes_max,
+                again,
+            )  # fmt: skip
         else:
-            data, dropped = encode_publishes_5(
+            data, self.dropped = encode_publishes_5(
                 run.memory,
                 run.start,
                 run.end,
@@ -499,11 +576,8 @@ class FastPath(Shortcut):
                 more,
                 clock_ms(),
                 self.sent_bytes_max,
+                again,
             )
-        if dropped and self.connection is not None:
-            self.connection.left_out(data, run.count, dropped, first_byte, first_packet_id)
-        elif is_shared:
-            run.encoded[key] = data
         return data
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
@@ -511,6 +585,8 @@ class FastPath(Shortcut):
         connection = self.connection
         if self.write is None or connection is None:
             return
+        if self.five:
+            self.shared.counters.reasons.sent(PUBREL >> 4, 0, count)
         data = encode_ids(PUBREL, first_packet_id, count)
         self.shared.others_sent += count
         if connection.paused:

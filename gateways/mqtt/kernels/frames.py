@@ -14,9 +14,18 @@ import re
 from array import array
 from typing import Final
 
-from polymq.core_log.kernels.batch import COLUMNS, FLAGS, Batch
+from polymq.core_log.kernels.batch import (
+    BODY_SIZE,
+    BODY_START,
+    COLUMNS,
+    EXTRA_SIZE,
+    EXTRA_START,
+    FLAGS,
+    Batch,
+)
 from polymq.gateways.mqtt.kernels.codes import (
     ACK_COLUMNS,
+    ACK_REASON_SHIFT,
     ALIAS_SHIFT,
     CONTENT_TYPE,
     CORRELATION_DATA,
@@ -46,6 +55,7 @@ from polymq.gateways.mqtt.kernels.codes import (
     MESSAGE_EXPIRY,
     PACKET_READ,
     PAYLOAD_FORMAT,
+    PAYLOAD_FORMAT_INVALID,
     REASON_STRING,
     REFUSED_BASE,
     REFUSED_SHIFT,
@@ -98,8 +108,8 @@ def parse(
         batch: rows are written from 0 on; `batch.count` is set. FLAGS holds QoS and RETAIN, and in
             MQTT 5 what `codes.py` lists; there the EXTRA columns have the properties.
         runs: gets the first row of each run (rows of equal topic bytes and equal flags).
-        acks: gets (type, first packet id, count) for each stretch of consecutive packet ids of
-            one type; after 65,535 comes 1.
+        acks: gets (type and reason code, first packet id, count) for each stretch of consecutive
+            packet ids that have both in common; after 65,535 comes 1.
         packet_bytes_max: longest packet, its header included.
         five: whether these are packets of MQTT 5.
 
@@ -135,6 +145,7 @@ def parse(
                 released = True
             elif kind == TYPE_PUBREC and flags >= 0x80:
                 kind = TYPE_PUBREC_ERROR
+            kind |= flags << ACK_REASON_SHIFT
             ack_count = _add_ack(acks, ack_count, kind, identifier)
             if ack_count < 0:
                 stop = STOP_FULL
@@ -443,6 +454,51 @@ def encode_acks(batch: Batch, first: int, last: int) -> bytes:
             if refused:
                 out.append(REFUSED_BASE + refused)
     return bytes(out)
+
+
+def refuse_payloads(batch: Batch, first: int, last: int) -> int:
+    """Refuse those of rows [first, last) whose Payload Format Indicator says that the body is UTF-8
+    text, which it is not: their FLAGS get the reason code (`codes.REFUSED_SHIFT`).
+
+    Returns:
+        How many these are.
+    """
+    if not 0 <= first <= last <= batch.count:
+        raise ValueError("the rows are not in the batch")
+    rows = batch.rows
+    buffer = batch.buffer
+    found = 0
+    for at in range(first * COLUMNS, last * COLUMNS, COLUMNS):
+        extra, extra_size = rows[at + EXTRA_START], rows[at + EXTRA_SIZE]
+        body, body_size = rows[at + BODY_START], rows[at + BODY_SIZE]
+        if min(extra, extra_size, body, body_size) < 0:
+            raise ValueError("a row is not inside the buffer")
+        if max(extra + extra_size, body + body_size) > len(buffer):
+            raise ValueError("a row is not inside the buffer")
+        if not _says_text(bytes(buffer[extra : extra + extra_size])):
+            continue
+        try:
+            bytes(buffer[body : body + body_size]).decode()
+        except UnicodeDecodeError:
+            rows[at + FLAGS] |= (PAYLOAD_FORMAT_INVALID - REFUSED_BASE) << REFUSED_SHIFT
+            found += 1
+    return found
+
+
+def _says_text(block: bytes) -> bool:
+    """Whether the properties of a PUBLISH, which `parse` has read, say that its body is text."""
+    at = 0
+    while at < len(block):
+        kind = block[at]
+        at += 1
+        if kind == PAYLOAD_FORMAT:
+            return block[at : at + 1] == b"\1"
+        if kind in _NUMBERS:
+            at += _NUMBERS[kind]
+            continue
+        for _ in range(2 if kind == USER_PROPERTY else 1):
+            at += 2 + int.from_bytes(block[at : at + 2].ljust(2, b"\xff"), "big")
+    return False
 
 
 def encode_ids(first_byte: int, first_packet_id: int, count: int) -> bytes:

@@ -65,6 +65,8 @@ cdef enum:
     TYPE_PUBCOMP = 7
     TYPE_PUBREC_ERROR = 0x85
     ACK_COLUMNS = 3
+    ACK_REASON_SHIFT = 8
+    PAYLOAD_FORMAT_INVALID = 0x99
     IDENTIFIER_MAX = 65535
 
 for _name, _value in (
@@ -89,6 +91,7 @@ for _name, _value in (
     ("USER_PROPERTY", USER_PROPERTY), ("TYPE_PUBLISH", TYPE_PUBLISH),
     ("TYPE_PUBREC", TYPE_PUBREC), ("TYPE_PUBREL", TYPE_PUBREL), ("TYPE_PUBCOMP", TYPE_PUBCOMP),
     ("TYPE_PUBREC_ERROR", TYPE_PUBREC_ERROR), ("ACK_COLUMNS", ACK_COLUMNS),
+    ("ACK_REASON_SHIFT", ACK_REASON_SHIFT), ("PAYLOAD_FORMAT_INVALID", PAYLOAD_FORMAT_INVALID),
     ("IDENTIFIER_MAX", IDENTIFIER_MAX),
 ):
     if getattr(_codes, _name) != _value:
@@ -115,15 +118,15 @@ cdef struct Packet:
     Py_ssize_t after
 
 
-cdef bint is_text(const uint8_t* text, Py_ssize_t size) noexcept nogil:
-    """Whether this is well-formed UTF-8 without U+0000."""
+cdef bint is_text(const uint8_t* text, Py_ssize_t size, bint with_null=False) noexcept nogil:
+    """Whether this is well-formed UTF-8, without U+0000 by default."""
     cdef Py_ssize_t at = 0, more
     cdef int byte, low, high
     while at < size:
         byte = text[at]
         at += 1
         if byte < 0x80:
-            if byte == 0:
+            if byte == 0 and not with_null:
                 return False
             continue
         low = 0x80
@@ -433,6 +436,7 @@ cdef int walk_packets(
                 released = True
             elif kind == TYPE_PUBREC and packet.flags >= 0x80:
                 kind = TYPE_PUBREC_ERROR
+            kind |= <int>packet.flags << ACK_REASON_SHIFT
             if (
                 kind == ack_type
                 and identifier == ack_next
@@ -556,6 +560,67 @@ def encode_acks(batch, Py_ssize_t first, Py_ssize_t last):
                     to += 1
             row += COLUMNS
     return out
+
+
+cdef bint says_text(const uint8_t* block, Py_ssize_t size) noexcept nogil:
+    """Whether the properties of a PUBLISH, which `parse` has read, say that its body is text."""
+    cdef Py_ssize_t at = 0
+    cdef int kind, field
+    while at < size:
+        kind = block[at]
+        at += 1
+        if kind == PAYLOAD_FORMAT:
+            return at < size and block[at] == 1
+        if kind == MESSAGE_EXPIRY:
+            at += 4
+        elif kind == TOPIC_ALIAS:
+            at += 2
+        else:
+            for field in range(2 if kind == USER_PROPERTY else 1):
+                if size - at < 2:
+                    return False
+                at += 2 + (block[at] << 8 | block[at + 1])
+    return False
+
+
+def refuse_payloads(batch, Py_ssize_t first, Py_ssize_t last):
+    """Refuse those of rows [first, last) that say that they are UTF-8 text, and are not. Returns
+    how many these are."""
+    cdef Py_buffer view
+    cdef array.array rows = batch.rows
+    cdef Py_ssize_t count = batch.count
+    cdef Py_ssize_t index, found = 0
+    cdef int64_t* row
+    cdef const uint8_t* buffer
+    cdef bint inside = True
+    if rows.itemsize != 8:
+        raise TypeError("rows are an array of 64-bit integers")
+    if not 0 <= first <= last <= count or count > len(rows) // COLUMNS:
+        raise ValueError("the rows are not in the batch")
+    row = <int64_t*>rows.data.as_voidptr + first * COLUMNS
+    PyObject_GetBuffer(batch.buffer, &view, PyBUF_SIMPLE)
+    try:
+        buffer = <const uint8_t*>view.buf
+        with nogil:
+            for index in range(last - first):
+                if (
+                    row[2] < 0 or row[3] < 0 or row[4] < 0 or row[5] < 0
+                    or row[2] > view.len or row[3] > view.len - row[2]
+                    or row[4] > view.len or row[5] > view.len - row[4]
+                ):
+                    inside = False
+                    break
+                if says_text(buffer + row[4], row[5]) and not is_text(
+                    buffer + row[2], row[3], True
+                ):
+                    row[7] |= <int64_t>(PAYLOAD_FORMAT_INVALID - REFUSED_BASE) << REFUSED_SHIFT
+                    found += 1
+                row += COLUMNS
+    finally:
+        PyBuffer_Release(&view)
+    if not inside:
+        raise ValueError("a row is not inside the buffer")
+    return found
 
 
 def encode_ids(int first_byte, Py_ssize_t first_packet_id, Py_ssize_t count):

@@ -102,6 +102,7 @@ def encode_publishes_5(
     more: bytes,
     now_ms: int,
     size_max: int = REMAINING_LENGTH_MAX + 5,
+    again: bytes | None = None,
 ) -> tuple[bytes, int]:
     """The same as packets of MQTT 5, and how many are left out.
 
@@ -112,6 +113,8 @@ def encode_publishes_5(
         now_ms: by it and the time when it was published, what is left of an expiry interval.
         size_max: packets that are larger are left out; they have had their packet ids
             [MQTT-3.1.2-25].
+        again: the topic field of packets behind the first one that is not left out, where that has
+            told the client a Topic Alias; not longer than `topic`. None: as that of the first.
 
     Raises:
         ValueError: as `encode_publishes`, or a property block is damaged.
@@ -123,6 +126,8 @@ def encode_publishes_5(
     numbered = first_byte & 0x06 != 0
     if numbered and not 1 <= first_packet_id <= IDENTIFIER_MAX:
         raise ValueError("not a packet id")
+    if again is not None and len(again) > len(topic):
+        raise ValueError("the topic field is longer where it is repeated")
     if not 0 <= start <= end <= len(memory):
         raise ValueError("the range is not inside the memory")
     found = []
@@ -150,6 +155,8 @@ def encode_publishes_5(
             dropped += 1
             continue
         parts += (start_of_packet, head, memory[body : body + body_size])
+        if again is not None:
+            topic = again
     return b"".join(parts), dropped
 
 

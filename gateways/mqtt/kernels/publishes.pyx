@@ -179,6 +179,8 @@ cdef struct Shape:
     # What all packets of one call have in common.
     const uint8_t* topic
     Py_ssize_t topic_size
+    const uint8_t* again  # the topic behind the first packet that is written
+    Py_ssize_t again_size
     const uint8_t* plain  # properties of records that have none of their own
     Py_ssize_t plain_size
     const uint8_t* more  # behind the properties of each
@@ -322,8 +324,9 @@ cdef Py_ssize_t room_for(
 ) noexcept nogil:
     """Bytes that the packets have at most; -1: the range does not hold whole records, -2: one is
     too long. Sets how large a decoded block is at most."""
+    # A packet that is left out and has the long topic leaves the next one the room for it.
     cdef Found found
-    cdef Py_ssize_t total = 0, properties, length
+    cdef Py_ssize_t total = 0, properties, length, topic_size = shape.topic_size
     while at < end:
         if not find_parts(p, at, end, shape.prefix_size, &found):
             return -1
@@ -336,7 +339,9 @@ cdef Py_ssize_t room_for(
         length = shape.topic_size + 2 + length_size(properties) + properties + found.body_size
         if length > REMAINING_LENGTH_MAX:
             return -2
+        length -= shape.topic_size - topic_size
         total += 1 + length_size(length) + length
+        topic_size = shape.again_size
         at = found.end
     return total
 
@@ -349,7 +354,8 @@ cdef uint8_t* write_publishes_5(
     behind them, or NULL if a block is damaged."""
     cdef Found found
     cdef const uint8_t* block
-    cdef Py_ssize_t size, length, number
+    cdef const uint8_t* topic = shape.topic
+    cdef Py_ssize_t size, length, number, topic_size = shape.topic_size
     cdef int64_t born_ms
     while at < end:
         number = identifier
@@ -373,7 +379,7 @@ cdef uint8_t* write_publishes_5(
                 return NULL
             block = scratch
         length = (
-            shape.topic_size + (2 if shape.numbered else 0)
+            topic_size + (2 if shape.numbered else 0)
             + length_size(size + shape.more_size) + size + shape.more_size + found.body_size
         )
         if 1 + length_size(length) + length > shape.size_max:
@@ -382,8 +388,10 @@ cdef uint8_t* write_publishes_5(
             continue
         to[0] = <uint8_t>shape.first_byte
         to = put_length(to + 1, length)
-        memcpy(to, shape.topic, <size_t>shape.topic_size)
-        to += shape.topic_size
+        memcpy(to, topic, <size_t>topic_size)
+        to += topic_size
+        topic = shape.again
+        topic_size = shape.again_size
         if shape.numbered:
             to[0] = <uint8_t>(number >> 8)
             to[1] = <uint8_t>(number & 0xFF)
@@ -402,7 +410,7 @@ cdef uint8_t* write_publishes_5(
 def encode_publishes_5(
     memory, Py_ssize_t start, Py_ssize_t end, bytes topic not None, int first_byte,
     Py_ssize_t first_packet_id, Py_ssize_t prefix_size, bytes plain not None, bytes more not None,
-    int64_t now_ms, Py_ssize_t size_max=REMAINING_LENGTH_MAX + 5,
+    int64_t now_ms, Py_ssize_t size_max=REMAINING_LENGTH_MAX + 5, bytes again=None,
 ):
     """The same as packets of MQTT 5, and how many are left out."""
     cdef Py_buffer view
@@ -419,6 +427,10 @@ def encode_publishes_5(
         raise ValueError("not a size")
     shape.topic = <const uint8_t*>PyBytes_AS_STRING(topic)
     shape.topic_size = len(topic)
+    if again is None:
+        again = topic
+    shape.again = <const uint8_t*>PyBytes_AS_STRING(again)
+    shape.again_size = len(again)
     shape.plain = <const uint8_t*>PyBytes_AS_STRING(plain)
     shape.plain_size = len(plain)
     shape.more = <const uint8_t*>PyBytes_AS_STRING(more)
@@ -430,6 +442,8 @@ def encode_publishes_5(
     shape.numbered = first_byte & 0x06 != 0
     if shape.numbered and not 1 <= first_packet_id <= IDENTIFIER_MAX:
         raise ValueError("not a packet id")
+    if shape.again_size > shape.topic_size:
+        raise ValueError("the topic field is longer where it is repeated")
     PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= start <= end <= view.len:

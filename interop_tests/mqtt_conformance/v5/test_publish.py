@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interop_tests.mqtt5_wire import Kind, P, Property, R, Value, publish
-from interop_tests.mqtt_conformance.client import BROKEN, Case, Client
+from interop_tests.mqtt_conformance.client import BROKEN, PEER, Case, Client
 from interop_tests.mqtt_conformance.statements_5 import shows
 from interop_tests.mqtt_wire import packet
 
@@ -203,6 +203,32 @@ def test_an_alias_stands_for_its_topic(case: Case, qos: int) -> None:
         assert (message.topic, message.body) == (topic, body)
         assert not message.values(P.ALIAS)
         assert message.values(P.USER) == ([("k", "v")] if body == b"3" else [])
+
+
+@shows("MQTT-3.1.2-26", "MQTT-3.3.2-11", "MQTT-3.3.2-7", "MQTT-3.3.2-8")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_server_gives_aliases(case: Case, qos: int) -> None:
+    """As many as the client takes, and where it gives one, it says the name before. A new
+    connection knows none of them, also where messages come again."""
+    take = [(P.ALIAS_MAX, 2), (P.SESSION_EXPIRY, 60)]
+    subscriber = case.connect("s", props=take)
+    subscriber.follow((case.topic("#"), qos))
+    publisher = case.connect("p")
+    sent = [case.topic(name) for name in ("one", "two", "three")] * 3
+    for reconnected in (False, True):
+        if reconnected:
+            subscriber.leave()
+            subscriber = case.connect("s", props=take, clean=False, present=True)
+        known: dict[Value, str] = {}
+        for topic in sent:
+            publisher.send_message(topic, b"x", qos=qos)
+            found = subscriber.message()
+            (alias,) = found.values(P.ALIAS) or (0,)
+            assert alias in (0, 1, 2)
+            if alias and found.topic:
+                known[alias] = found.topic
+            assert (known[alias] if alias else found.topic) == topic
+        assert known or PEER != "polymq", "PolyMQ uses what the client offers"
 
 
 @shows("MQTT-3.3.2-7")

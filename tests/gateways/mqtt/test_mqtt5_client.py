@@ -19,6 +19,7 @@ from polymq.broker.port import (
     SubscriptionOptions,
     ttl_property,
 )
+from polymq.gateways.mqtt.features import Features
 from polymq.gateways.mqtt.limits import Limits
 from tests.gateways.mqtt.mqtt_forms import FORMS, use_form
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer, Published
@@ -37,10 +38,14 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mod
     return use_form(request.param, monkeypatch)[1]
 
 
+NO_TEXTS = b"\x17\0"
+"""Request Problem Information 0: reason codes, and no words."""
+
+
 def connected(broker: Broker, *properties: bytes, **more: Any) -> Peer:
-    """A client of MQTT 5 that has read CONNACK."""
+    """A client of MQTT 5 that has read CONNACK, and wants no reason strings."""
     peer = broker.peer(None)
-    peer.send(wire.packet(0x10, connect(block(*properties), **more)))
+    peer.send(wire.packet(0x10, connect(block(NO_TEXTS, *properties), **more)))
     connack = peer.receive()
     assert [packet[:1] + packet[3:4] for packet in connack] == [CONNACK + b"\0"]
     return peer
@@ -56,7 +61,9 @@ def disconnect(reason: int) -> bytes:
 @pytest.mark.parametrize("shares", [True, False])
 def test_connack_says_what_the_server_decided(shares: bool) -> None:
     """The client id that it made, its limits, and what it does not have."""
-    broker = Broker(limits=Limits(packet_bytes_max=0x1234, shares_subscriptions=shares))
+    broker = Broker(
+        limits=Limits(packet_bytes_max=0x1234, features=Features(shared_subscriptions=shares))
+    )
     peer = broker.peer(None)
     peer.send(wire.packet(0x10, connect(rest=text(""))))
     expected = block(
@@ -80,7 +87,9 @@ def test_connack_says_what_the_server_decided(shares: bool) -> None:
 )
 def test_connack_is_as_small_as_the_client_wants(size_max: int, connack: bytes) -> None:
     """[MQTT-3.1.2-24]. A client that takes no CONNACK at all is refused, without a word."""
-    broker = Broker(limits=Limits(packet_bytes_max=0x1234, shares_subscriptions=False))
+    broker = Broker(
+        limits=Limits(packet_bytes_max=0x1234, features=Features(shared_subscriptions=False))
+    )
     peer = broker.peer(None)
     peer.send(wire.packet(0x10, connect(block(b"\x27" + size_max.to_bytes(4, "big")))))
     assert peer.receive() == [wire.packet(0x20, b"\0\0" + connack)]
@@ -128,7 +137,7 @@ def test_a_refused_connect_says_why(reason: Reason, code: int) -> None:
     broker = Broker()
     broker.port.refused_connect = Refused(reason, "no")
     peer = broker.peer(None)
-    peer.send(wire.packet(0x10, connect()))
+    peer.send(wire.packet(0x10, connect(block(NO_TEXTS))))
     assert peer.receive() == [b"\x20\x03\x00" + bytes((code, 0))]
     assert peer.is_closed()
 
@@ -136,7 +145,7 @@ def test_a_refused_connect_says_why(reason: Reason, code: int) -> None:
 def test_an_authentication_method_that_there_is_not() -> None:
     """[MQTT-4.12.0-1]."""
     peer = Broker().peer(None)
-    peer.send(wire.packet(0x10, connect(block(b"\x15" + text("X")))))
+    peer.send(wire.packet(0x10, connect(block(NO_TEXTS, b"\x15" + text("X")))))
     assert peer.receive() == [b"\x20\x03\x00\x8c\x00"]
     assert peer.is_closed()
 
@@ -322,7 +331,8 @@ def test_acknowledgements_of_deliveries() -> None:
         ("acknowledged", 1, 1),
         ("acknowledged", 2, 1),
         ("received", 3, 1),
-        ("rejected", 4, 2),
+        ("rejected", 4, 1),
+        ("rejected", 5, 1),
     ]
 
 
@@ -374,7 +384,7 @@ def test_refused_filters_are_answered_one_by_one() -> None:
 
 def test_shared_subscriptions_may_be_switched_off() -> None:
     """The right code for the filter, and the others are carried out [MQTT-3.8.4-6]."""
-    peer = connected(Broker(limits=Limits(shares_subscriptions=False)))
+    peer = connected(Broker(limits=Limits(features=Features(shared_subscriptions=False))))
     peer.send(subscribe(1, ("a", 0), ("$share/g/a", 1), ("$share", 1)))
     assert peer.receive() == [b"\x90\x06\x00\x01\x00\x00\x9e\x9e"]
     assert [call for call in peer.session.calls if call[0] == "subscribe"] == [

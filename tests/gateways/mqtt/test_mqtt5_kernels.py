@@ -168,7 +168,8 @@ def test_all_of_unicode_is_text(kernels: Any, character: str, more: str) -> None
 
 @both_forms
 def test_acknowledgements_with_a_reason_code(kernels: Any) -> None:
-    """A PUBREC with an error is of a kind of its own: no PUBREL follows it [MQTT-4.3.3-4]."""
+    """A PUBREC with an error is of a kind of its own: no PUBREL follows it [MQTT-4.3.3-4]. The
+    code stands behind the kind, and another code begins another run."""
     packets = [
         ack(0x40, 1, 0x10),
         ack(0x40, 2, 0x80),
@@ -182,7 +183,17 @@ def test_acknowledgements_with_a_reason_code(kernels: Any) -> None:
     answer, _, _, acks = parse_call(kernels, b"".join(packets), five=True)
     assert answer[0] == codes.STOP_PARTIAL
     error = codes.TYPE_PUBREC_ERROR
-    assert acks == [4, 1, 2, 5, 1, 1, error, 2, 2, 5, 4, 1, 6, 4, 1, 7, 4, 1]
+    runs = [acks[at : at + 3] for at in range(0, len(acks), 3)]
+    assert runs == [
+        [4 | 0x1000, 1, 1],
+        [4 | 0x8000, 2, 1],
+        [5, 1, 1],
+        [error | 0x8700, 2, 1],
+        [error | 0x9700, 3, 1],
+        [5, 4, 1],
+        [6 | 0x9200, 4, 1],
+        [7, 4, 1],
+    ]
 
 
 @both_forms

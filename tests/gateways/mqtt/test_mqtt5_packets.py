@@ -235,6 +235,7 @@ def test_connect_with_everything() -> None:
             delay_seconds=5,
             properties=b"".join(SAMPLES[name][0] for name in stored),
             expiry_seconds=60,
+            is_text=True,
         ),
         user="user",
         password=b"password",
@@ -383,6 +384,7 @@ def test_how_a_client_is_told_that_it_has_to_go() -> None:
         (State.OPEN, b"\xe0\x01\x97"),
     ):
         core = core_in(state)
+        core.explainer.packet_bytes_max = 9  # too small for a word
         assert core.say_goodbye(reason) == expected
         assert core.say_goodbye(reason) == b""
         assert core.state is State.CLOSED

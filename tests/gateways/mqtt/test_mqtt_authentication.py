@@ -106,6 +106,16 @@ def test_connack_has_the_proof() -> None:
     assert port.all_ended
 
 
+def test_reason_codes_of_auth_are_counted() -> None:
+    broker, _ = make()
+    peer = authenticated(broker)
+    peer.send(step(b"first", R.AUTHENTICATE_AGAIN), step(b"ann"))
+    assert reads(peer) == [(Kind.AUTH, R.CONTINUE), (Kind.AUTH, 0)]
+    counts = broker.shared.counters.reasons
+    assert counts.all_sent == {(15, R.CONTINUE): 2, (2, 0): 1, (15, 0): 1}
+    assert counts.all_received == {(15, R.CONTINUE): 2, (15, R.AUTHENTICATE_AGAIN): 1}
+
+
 def test_a_proof_that_takes_time() -> None:
     """What comes meanwhile waits, as it does while a password is checked."""
     broker, port = make()

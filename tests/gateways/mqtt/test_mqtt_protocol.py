@@ -288,17 +288,24 @@ def test_bytes_give_packets_or_a_protocol_error_and_nothing_else(
 # --- limits ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cut", [None, 3])
+@pytest.mark.parametrize("cut", [None, 10])
 def test_a_stranger_may_send_only_a_small_packet(cut: int | None) -> None:
-    """The length is refused when it is read, not when its bytes have been kept."""
+    """The length is refused when the version is read, not when its bytes have been kept."""
     limits = Limits(connect_bytes_max=200)
     fits = wire.connect("c", will=("w", b"x" * 179, 0, False))
     assert len(fits) == 200
     core = make_core(limits=limits)
     assert core.next_event(fits, 0, len(fits)) is not NEED_DATA
     large = wire.connect("c", will=("w", b"x" * 180, 0, False))
-    with pytest.raises(RemoteProtocolError, match="too large"):
+    assert make_core(limits=limits).next_event(large, 0, 9) is NEED_DATA, "it may be MQTT 5"
+    with pytest.raises(RemoteProtocolError, match="too large") as caught:
         make_core(limits=limits).next_event(large, 0, cut or len(large))
+    assert caught.value.answer == b"", "before MQTT 5 there is no answer to it"
+    five = large[:9] + b"\5"
+    assert make_core(limits=limits).next_event(five, 0, 9) is NEED_DATA
+    with pytest.raises(RemoteProtocolError, match="too large") as caught:
+        make_core(limits=limits).next_event(five, 0, 10)
+    assert caught.value.answer == b"\x20\x03\x00\x95\x00"
 
 
 @pytest.mark.parametrize(

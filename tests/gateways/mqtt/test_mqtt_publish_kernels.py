@@ -130,6 +130,7 @@ def encode(
     more: bytes = b"",
     now_ms: int = 0,
     size_max: int | None = None,
+    again: bytes | None = None,
 ) -> Any:
     """Packets to the topic `t`, where none is left out; or the refusal."""
     answer = outcome(
@@ -144,7 +145,7 @@ def encode(
         plain,
         more,
         now_ms,
-        *(() if size_max is None else (size_max,)),
+        *(() if size_max is None else (size_max, again)),
     )
     if size_max is not None or isinstance(answer, str):
         return answer
@@ -236,6 +237,26 @@ def test_what_the_client_does_not_take_is_left_out(kernels: Any) -> None:
 
 
 @both_forms
+def test_the_topic_is_said_until_a_packet_is_sent(kernels: Any) -> None:
+    """Where the first packets are left out, the next one has the topic; all behind it have what
+    stands for it, whatever the sizes."""
+    bodies = [b"x" * 200, b"y" * 300, b"1", b"z" * 200, *(b"%d" % number for number in range(50))]
+    memory = records(bodies)
+    for size_max, first in ((1 << 20, 0), (100, 2)):
+        data, dropped = encode(kernels, memory, size_max=size_max, again=b"\0\0")
+        names = [text("t"), *[b"\0\0"] * len(bodies)]
+        sent = [body for body in bodies if len(body) < size_max]
+        assert sent[0] == bodies[first]
+        assert dropped == len(bodies) - len(sent)
+        assert data == b"".join(
+            wire.packet(0x30, name + b"\0" + body) for name, body in zip(names, sent, strict=False)
+        )
+    assert encode(kernels, memory, size_max=1, again=b"\0\0") == (b"", len(bodies))
+    refused = encode(kernels, memory, size_max=1, again=b"\0\2tt")
+    assert refused == "the topic field is longer where it is repeated"
+
+
+@both_forms
 @pytest.mark.parametrize("size", [1, 120, 127, 128, 16_383, 16_384, 24_000])
 def test_every_size_of_property_length(kernels: Any, size: int) -> None:
     block = b"\x09" + wire.field(b"z" * size)
@@ -268,6 +289,7 @@ blocks = st.lists(st.sampled_from(sorted(PROPERTIES.values())), max_size=6).map(
     plain=st.binary(max_size=200),
     now_ms=st.integers(0, 1 << 45),
     size_max=st.sampled_from([1, 20, 60, 1 << 20]),
+    again=st.sampled_from([None, b"\0\0", b"\0\2tt"]),
 )
 def test_both_forms_encode_and_refuse_alike(
     pieces: list[bytes],
@@ -278,6 +300,7 @@ def test_both_forms_encode_and_refuse_alike(
     plain: bytes,
     now_ms: int,
     size_max: int,
+    again: bytes | None,
 ) -> None:
     """Whatever is in the records: the same packets, or the same refusal."""
     memory = bytearray(b"".join(pieces))
@@ -294,6 +317,7 @@ def test_both_forms_encode_and_refuse_alike(
             more=b"\x0b\x01",
             now_ms=now_ms,
             size_max=size_max,
+            again=again,
         )
         for form in FORMS
     )

@@ -17,6 +17,8 @@ from polymq.broker.port import (
     SubscriptionOptions,
 )
 from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
+from polymq.gateways.mqtt.features import Features
+from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.rewriting import Action, RewriteRule, Rewriting, check_rule
 from tests.gateways.mqtt.mqtt_harness import Broker
@@ -155,6 +157,14 @@ def test_a_client_gets_its_subscriptions_when_it_connects() -> None:
         ("replay_retained", ("commands", "c", REST), Position(1)),
         ("resume",),
     ]
+
+
+def test_it_gets_them_as_the_listener_has_them() -> None:
+    """No QoS above the highest, and no retained messages where there are none."""
+    broker = Broker(limits=Limits(features=Features(qos_max=1, retain=False)))
+    broker.shared.auto_subscriptions = [AutoSubscription(filter="news", qos=2)]
+    peer = broker.peer()
+    assert peer.session.calls == [("subscribe", ("news",), 1), ("resume",)]
 
 
 def test_a_client_id_that_is_a_wildcard_gives_nothing() -> None:
