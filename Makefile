@@ -81,10 +81,7 @@ fuzz: $(VENV)/.installed-fuzz  ## Search a minute for bytes that break MQTT's pa
 kills: $(VENV)/.installed-dev  ## Kill a loaded server at 60 system calls and look for what it acked (needs strace).
 	$(RUN) interop_tests.kills $(KILLS)
 
-replica-fuzz: $(VENV)/.installed-fuzz  ## Search a minute for bytes that break MQTT's parsers (FUZZ="--seconds 3600 --keep").
-	$(RUN) tests.fuzz $(FUZZ)
-
-kills: $(VENV)/.installed-dev  ## Kill a master or its slave 50 times under load, and look for what was acked.
+replica-kills: $(VENV)/.installed-dev  ## Kill a master or its slave 50 times under load, and look for what was acked.
 	$(RUN) interop_tests.replica_kills $(KILLS)
 
 model: $(VENV)/.installed-dev  ## A minute of all protocols, kills and full disks, and every promise checked (MODEL="--episodes 20").

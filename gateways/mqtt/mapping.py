@@ -417,13 +417,9 @@ class TopicMapping:
         return tuple(address)
 
     def mounted(self, pattern: str) -> str:
-        """A client's filter with the mount point of its listener: behind the name of a shared
-        subscription, and not before `$SYS`."""
+        """A client's filter with the mount point of its listener, but not before `$SYS`."""
         if not self._mount_point:
             return pattern
-        if pattern.startswith("$share/") and pattern.count("/") > 1:
-            share, name, rest = pattern.split("/", 2)
-            return f"{share}/{name}/{self.mounted(rest)}"
         if pattern.startswith("$"):
             return pattern
         return self._mount_point + ("+/#" if pattern == "#" else pattern)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interop_tests import mqtt_wire as wire
-from polymq.broker.port import ONE_LEVEL, REST, BrokerPort, Reason, Refused, RunMeta
+from polymq.broker.port import ONE_LEVEL, REST, BrokerPort, Reason, Refused, RunMeta, shared_address
 from polymq.broker.routing.patterns import matches
 from polymq.broker.routing.trie import address_of
 from polymq.gateways.mqtt.kernels.codes import FLAG_RETAIN
@@ -75,8 +75,9 @@ def test_filters_of_a_mount_point() -> None:
     assert mapping.address("#") == ("plant", "a/b", ONE_LEVEL, REST)
     assert mapping.address("x/+") == ("plant", "a/b", "x", ONE_LEVEL)
     assert mapping.address("$SYS/x") == ("$SYS", "x")
-    assert mapping.mounted("$share/group/#") == f"$share/group/{MOUNT}+/#"
-    assert mapping.mounted("$share/group/$SYS/x") == "$share/group/$SYS/x"
+    for pattern in ("#", "x/+", "$SYS/x"):
+        shared = mapping.address(f"$share/group/{pattern}")
+        assert shared == shared_address("group", mapping.address(pattern))
 
 
 def test_what_subscribers_share_is_not_shared_over_mount_points() -> None:
