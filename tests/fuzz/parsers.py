@@ -17,6 +17,7 @@ import random
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any, Final
 from zlib import crc32
@@ -277,10 +278,16 @@ TARGETS: Final[tuple[Callable[[bytes, Sequence[int]], Seen], ...]] = (
 """By the first byte of an input; the number behind the last is `check_properties`."""
 
 
-def use_form(form: tuple[ModuleType, ModuleType]) -> None:
-    """The parsers use this form of their kernels from now on."""
+@contextmanager
+def used(form: tuple[ModuleType, ModuleType]) -> Iterator[None]:
+    """The parsers use this form of their kernels."""
+    before = vars(protocol)["parse"], vars(websocket)["Frames"]
     vars(protocol)["parse"] = form[0].parse
     vars(websocket)["Frames"] = form[1].Frames
+    try:
+        yield
+    finally:
+        vars(protocol)["parse"], vars(websocket)["Frames"] = before
 
 
 def cuts_of(data: bytes) -> list[tuple[str, Sequence[int]]]:
@@ -307,29 +314,30 @@ def check(data: bytes) -> None:
     run = TARGETS[number]
     first: Seen | None = None
     for form in FORMS:
-        use_form(form)
-        for name, ends in cuts_of(data):
-            found = run(data, ends)
-            if first is None:
-                first = found
-            assert found == first, f"{name}, {form_id(form[0])}: {found} and not {first}"
+        with used(form):
+            for name, ends in cuts_of(data):
+                found = run(data, ends)
+                if first is None:
+                    first = found
+                assert found == first, f"{name}, {form_id(form[0])}: {found} and not {first}"
 
 
 def check_costs(data: bytes) -> None:
     """That steps and memory are bounded by the size of the input, in the plain form."""
     number, data = data[0] % (len(TARGETS) + 1), data[1:BYTES_MAX]
-    use_form(FORMS[0])
-    for name, ends in cuts_of(data):
+    with used(FORMS[0]):
+        for name, ends in cuts_of(data):
 
-        def call(ends: Sequence[int] = ends) -> None:
-            if number == len(TARGETS):
-                check_properties(data)
-            else:
-                TARGETS[number](data, ends)
+            def call(ends: Sequence[int] = ends) -> None:
+                if number == len(TARGETS):
+                    check_properties(data)
+                else:
+                    TARGETS[number](data, ends)
 
-        lines, peak = lines_of(call), peak_of(call)
-        assert lines <= LINES_MAX + LINES_PER_BYTE_MAX * len(data), (name, lines, len(data))
-        assert peak <= MEMORY_BYTES_MAX + MEMORY_PER_BYTE_MAX * len(data), (name, peak, len(data))
+            lines, peak = lines_of(call), peak_of(call)
+            size = len(data)
+            assert lines <= LINES_MAX + LINES_PER_BYTE_MAX * size, (name, lines, size)
+            assert peak <= MEMORY_BYTES_MAX + MEMORY_PER_BYTE_MAX * size, (name, peak, size)
 
 
 def lines_of(call: Callable[[], object]) -> int:

@@ -121,7 +121,7 @@ def test_frames_are_shared_by_who_has_the_same_alias() -> None:
 
 
 def test_a_packet_that_is_too_large_with_its_alias_is_sent_without() -> None:
-    """[MQTT-3.1.2-24]: and an alias that the client was not told is not used."""
+    """[MQTT-3.1.2-24]: and an alias that the client does not know is not used."""
     plain = len(packet(LONG, 0, b"12345"))
     peer = takes(5, b"\x27" + plain.to_bytes(4, "big"))
     peer.session.calls.clear()
@@ -169,9 +169,9 @@ def test_the_topic_not_used_for_longest_gives_way() -> None:
 def test_many_topics_in_turn_cost_little() -> None:
     """Where each topic would take the alias of another one, nearly all of them are sent plainly."""
     aliases = OutgoingAliases(10)
-    told = 0
+    said = 0
     for number in range(10_000):
         topic = b"--topic%d" % (number % 1000)
         known = aliases.known(topic)
-        told += not known and give(aliases, topic) > 0
-    assert told <= 10 + 10_000 // REPLACED_EVERY
+        said += not known and give(aliases, topic) > 0
+    assert said <= 10 + 10_000 // REPLACED_EVERY

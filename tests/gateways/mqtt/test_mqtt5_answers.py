@@ -1,4 +1,4 @@
-"""What a client of MQTT 5 is told beside codes, and which codes are counted. In both forms."""
+"""What a client of MQTT 5 is answered beside codes, and which codes are counted. In both forms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def talking(broker: Broker, *properties: bytes) -> Peer:
     return peer
 
 
-def told(packets: list[bytes]) -> list[tuple[int, str]]:
+def texts_in(packets: list[bytes]) -> list[tuple[int, str]]:
     """Reason code and reason string of each packet."""
     found = [decode(packet) for packet in packets]
     return [(one.reasons[-1], str((one.values(P.REASON) or [""])[0])) for one in found]
@@ -67,7 +67,7 @@ def test_a_refused_publish_is_explained(qos: int) -> None:
         peer = talking(broker, *properties)
         peer.send(message)
         (answer,) = peer.receive()
-        assert told([answer]) == [(0x87, expected)]
+        assert texts_in([answer]) == [(0x87, expected)]
         assert decode(answer).packet_id == 7
 
 
@@ -99,7 +99,7 @@ def test_a_refused_filter_is_explained() -> None:
     assert reason.startswith("no: not yours?éé")
     assert len(reason.encode()) <= TEXT_BYTES_MAX
     peer.send(wire.packet(0xA2, b"\x00\x02\x00" + text("$share//a")))
-    ((code, why),) = told(peer.receive())
+    ((code, why),) = texts_in(peer.receive())
     assert code == 0x11
     assert "$share//a" in why
 
@@ -109,16 +109,18 @@ def test_what_is_switched_off_or_the_servers_own_is_explained() -> None:
     broker = Broker(limits=Limits(features=Features(shared_subscriptions=False)))
     peer = talking(broker)
     peer.send(subscribe(1, ("a", 0), ("$share/g/a", 0)))
-    assert told(peer.receive()) == [(0x9E, "$share/g/a: shared subscriptions are not available")]
+    assert texts_in(peer.receive()) == [
+        (0x9E, "$share/g/a: shared subscriptions are not available")
+    ]
     assert broker.shared.counters.filters_refused == 1
     peer.send(publish(b"", topic="$SYS/a", qos=1, packet_id=1))
-    assert told(peer.receive()) == [(0x87, "topics that begin with `$` belong to the server")]
+    assert texts_in(peer.receive()) == [(0x87, "topics that begin with `$` belong to the server")]
 
 
 def test_the_end_of_a_connection_is_explained() -> None:
     peer = talking(Broker())
     peer.send(wire.packet(0x30, text("a") + b"\x02\x0b\x01"))
-    ((code, why),) = told(peer.receive())
+    ((code, why),) = texts_in(peer.receive())
     assert code == 0x82
     assert "Subscription Identifier" in why
     assert peer.is_closed()
@@ -129,7 +131,7 @@ def test_a_stranger_learns_what_the_code_says_and_no_more() -> None:
     broker.port.users = {}
     peer = broker.peer(None)
     peer.send(wire.packet(0x10, connect(flags=0x82, rest=text("c") + text("u"))))
-    assert told(peer.receive()) == [(0x86, "user name or password is wrong")]
+    assert texts_in(peer.receive()) == [(0x86, "user name or password is wrong")]
 
 
 # --- payloads --------------------------------------------------------------------------------
