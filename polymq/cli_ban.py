@@ -111,6 +111,8 @@ def ban_remove(client: str | None, user: str | None, address: str | None, **opti
 
 def add_ban(admin: AdminClient, kind: str, value: str, reason: str, seconds: int | None) -> None:
     """Add a ban, and print what became of it. Raises Failure."""
+    for text in (value, reason):
+        text.encode()  # an argument that is not UTF-8 ends the command
     body = {"kind": kind, "value": value, "reason": reason, "seconds": seconds}
     found = admin.ask("POST", "/bans", body)
     until = shown_time(found.get("until_ms"))

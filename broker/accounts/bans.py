@@ -95,6 +95,7 @@ class Bans:
         now = self._core.clock_ms()
         if until_ms is not None and until_ms <= now:
             raise Refused(Reason.BAD_ARGUMENT, "the end of the ban is in the past")
+        _check_text("the reason", reason)
         if len(reason) > REASON_CHARACTERS_MAX:
             raise Refused(
                 Reason.BAD_ARGUMENT, f"a reason has at most {REASON_CHARACTERS_MAX} characters"
@@ -226,11 +227,19 @@ def normal_value(kind: str, value: str) -> str:
     if not value:
         raise Refused(Reason.BAD_ARGUMENT, f"name the {kind.replace('_', ' ')} to ban")
     if kind != ADDRESS:
-        if len(value.encode("utf-8", "surrogatepass")) > VALUE_BYTES_MAX:
+        if _check_text("the value", value) > VALUE_BYTES_MAX:
             raise Refused(Reason.BAD_ARGUMENT, f"the value has more than {VALUE_BYTES_MAX} bytes")
         return value
     network = parse_network(value)
     return str(network.network_address) if network.num_addresses == 1 else str(network)
+
+
+def _check_text(what: str, text: str) -> int:
+    """How many bytes a text has. Raises Refused: BAD_ARGUMENT: it cannot be written as UTF-8."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise Refused(Reason.BAD_ARGUMENT, f"{what} is not UTF-8") from None
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:

@@ -148,6 +148,9 @@ class Admission:
             return self._token_logins.check(user, password, address, answer)
         elif user is not None:
             return self._logins.check(user, password or b"", address, answer)
+        elif password and self._token_logins is not None:
+            self._logins.strangers.warn("login failed", address, user="", reason="no token")
+            answer(Refused(Reason.NOT_AUTHENTICATED, "the password is no token, and has no user"))
         elif self.users.rule_set(ANONYMOUS).is_empty:
             self._logins.strangers.warn("login failed", address, user="", reason="no user named")
             answer(Refused(Reason.NOT_AUTHENTICATED, "name a user and its password"))

@@ -107,7 +107,8 @@ class Login:
         if isinstance(error, NotOffered):
             return error.code
         reason = CONNECT_REASONS[error.reason]
-        is_without = self.packet.user is None or self.packet.method is not None
+        has_none = self.packet.user is None and self.packet.password is None
+        is_without = has_none or self.packet.method is not None
         if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD and is_without:
             return ReasonCode.NOT_AUTHORIZED  # there were no such credentials to be bad
         return reason

@@ -112,6 +112,14 @@ def test_what_cannot_be_banned(broker: Broker, kind: str, value: str) -> None:
     assert broker.engine.bans.count == 0
 
 
+def test_a_ban_is_text(broker: Broker) -> None:
+    """What is not UTF-8 could be written to the log, and not to the saved state."""
+    for value, reason in (("\udcff", ""), ("c", "\udce9")):
+        with pytest.raises(Refused, match="not UTF-8"):
+            broker.engine.bans.add(CLIENT, value, reason=reason)
+    assert listed(broker) == []
+
+
 def test_a_banned_user_does_not_log_in(people: Broker) -> None:
     """Its connections end, also those that came in by other protocols, and its password is not even
     checked."""

@@ -75,6 +75,13 @@ def test_a_token_that_is_not_this_users(house: Broker, user: str | None, token: 
     assert house.engine.logins.failed_count == 1
 
 
+def test_what_is_no_token_and_has_no_user_is_nobody(house: Broker) -> None:
+    """Also where anonymous clients have rights: it meant to log in."""
+    allow(house, "role:anonymous", "subscribe", "a.#")
+    assert login(house, None, None) == ["anonymous"]
+    assert reason_of(login(house, None, b"eyJ.x.y")) is Reason.NOT_AUTHENTICATED
+
+
 def test_a_disabled_user_has_no_token_that_is_good(house: Broker) -> None:
     house.engine.users.set_disabled("ann", True)
     assert reason_of(login(house, "ann", b"token:ann:60")) is Reason.NOT_AUTHENTICATED
