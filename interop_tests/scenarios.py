@@ -37,7 +37,7 @@ class Results:
     def check(self, scenario: str) -> None:
         """The scenario was played, and all was well."""
         assert scenario in self.errors, f"{scenario} was not played; played were {[*self.errors]}"
-        assert not self.errors[scenario]
+        assert not self.errors[scenario], self.errors[scenario]
 
 
 @contextmanager

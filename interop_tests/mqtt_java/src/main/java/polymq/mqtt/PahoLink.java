@@ -40,9 +40,7 @@ final class PahoLink implements Link, MqttCallback {
     if (options.receiveMax > 0) {
       wanted.setReceiveMaximum(options.receiveMax);
     }
-    if (options.aliasMax > 0) {
-      wanted.setTopicAliasMaximum(options.aliasMax);
-    }
+    // Not topicAliasMaximum: Paho gives the application an empty topic where the server uses one.
     if (options.will != null) {
       wanted.setWill(options.will.topic, packed(options.will));
       wanted.setWillMessageProperties(packed(options.will).getProperties());

@@ -436,9 +436,13 @@ public final class Scenarios {
       before = acknowledged.size();
     }
     await(acknowledged, before + 100);
+    publishes = false;
     publishing.interrupt();
     publishing.join(PATIENCE);
-    Set<String> missing = new HashSet<>(acknowledged); // the order between topics is not promised
+    Set<String> missing; // the order between topics is not promised
+    synchronized (acknowledged) {
+      missing = new HashSet<>(acknowledged);
+    }
     Set<String> found = new HashSet<>();
     while (!missing.isEmpty()) {
       Message message = reader.receive(PATIENCE);
@@ -455,7 +459,10 @@ public final class Scenarios {
     }
   }
 
-  /** Publishes numbers at QoS 1 and 2 until the thread is interrupted. */
+  /** Whether `publishForEver` goes on: a library may take the interruption for a failure. */
+  private volatile boolean publishes = true;
+
+  /** Publishes numbers at QoS 1 and 2 until `publishes` is false and the thread is interrupted. */
   private void publishForEver(Set<String> acknowledged) {
     // After a reconnection Paho repeats what it had in flight with the topic aliases of the
     // connection before, which no server can know (eclipse-paho/paho.mqtt.java, issue 1104). So its
@@ -465,7 +472,7 @@ public final class Scenarios {
     options.reconnects = !anew;
     Link writer = null;
     try {
-      for (int number = 0; ; number++) {
+      for (int number = 0; publishes; number++) {
         try {
           if (writer == null) {
             writer = make(port, "publisher");
