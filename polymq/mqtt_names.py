@@ -33,14 +33,20 @@ class MqttNames:
         self._mapping = TopicMapping(port=port, limits=Limits(), fixed_topic=self._fixed)
 
     def pattern(self, text: str) -> Address:
-        """The pattern of a topic filter, shared or not. Raises Refused: BAD_ARGUMENT."""
+        """The pattern of a topic filter that is not shared. Raises Refused: BAD_ARGUMENT."""
         try:
             decoded = decode_filter(text.encode("utf-8", "surrogatepass"))
-            return pattern_of(self._mapping.address(decoded))
+            address = self._mapping.address(decoded)
         except RemoteProtocolError:
             raise Refused(Reason.BAD_ARGUMENT, f"{text!r} is not a topic filter") from None
         except Refused as error:
             raise Refused(Reason.BAD_ARGUMENT, f"{text!r}: {error.text}") from None
+        if is_shared(address):
+            raise Refused(
+                Reason.BAD_ARGUMENT,
+                f"{text!r} is a shared subscription: give its topic filter alone",
+            )
+        return address
 
     def address(self, name: str) -> Address:
         """The address of a topic name."""

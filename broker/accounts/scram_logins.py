@@ -63,8 +63,12 @@ class ScramLogins:
         """Whether clients may use it."""
         return bool(self._iterations)
 
-    def begin(self, first: bytes) -> ScramLogin:
-        """See `AdmissionPort.begin_exchange`."""
+    def begin(self, first: bytes, unless_banned: Callable[[Answer], Answer]) -> ScramLogin:
+        """See `AdmissionPort.begin_exchange`.
+
+        Args:
+            unless_banned: makes of an answer one that looks for bans first.
+        """
         if self.pending_count >= self._pending_max:
             raise Refused(
                 Reason.LIMIT, "too many logins by SCRAM are under way: try again in a moment"
@@ -75,7 +79,7 @@ class ScramLogins:
         except BadExchange as error:
             raise Refused(Reason.NOT_AUTHENTICATED, f"SCRAM failed: {error}") from error
         self.pending_count += 1
-        return ScramLogin(self, exchange)
+        return ScramLogin(self, exchange, unless_banned)
 
     def ended(self) -> None:
         """An exchange has."""
@@ -116,10 +120,13 @@ Withdraw = Callable[[], None]
 class ScramLogin:
     """One exchange: `port.LoginExchange`."""
 
-    __slots__ = ("_has_ended", "_logins", "exchange", "last_message")
+    __slots__ = ("_has_ended", "_logins", "_unless_banned", "exchange", "last_message")
 
-    def __init__(self, logins: ScramLogins, exchange: Exchange) -> None:
+    def __init__(
+        self, logins: ScramLogins, exchange: Exchange, unless_banned: Callable[[Answer], Answer]
+    ) -> None:
         self._logins = logins
+        self._unless_banned = unless_banned
         self._has_ended = False
         self.exchange = exchange
         self.last_message = b""
@@ -136,7 +143,7 @@ class ScramLogin:
 
     def finish(self, final: bytes, address: str, answer: Answer) -> Withdraw:
         """See `LoginExchange.finish`."""
-        return self._logins.check(self, final, address, answer)
+        return self._logins.check(self, final, address, self._unless_banned(answer))
 
     def end(self) -> None:
         """See `LoginExchange.end`."""

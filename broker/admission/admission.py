@@ -168,7 +168,7 @@ class Admission:
         if not self.users.users:
             self._logins.strangers.warn("login failed", address, user="", reason="no users yet")
             raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS_TO_PROVE)
-        exchange = self._scram_logins.begin(first)
+        exchange = self._scram_logins.begin(first, self._unless_banned)
         try:
             self._bans.check(USER, exchange.user)
         except Refused:

@@ -246,12 +246,24 @@ class Connecting(SocketConnection):
         login = self._login
         assert login is not None
         if not isinstance(principal, Refused):
-            if login.packet.user in (None, principal):
-                login.proof = authentication.proof
-                self._core.authenticated(login.proof)
-            else:
-                principal = Refused(Reason.NOT_AUTHENTICATED, "CONNECT names another user")
+            principal = self._unless_another(login, principal)
+        if not isinstance(principal, Refused):
+            login.proof = authentication.proof
+            self._core.authenticated(login.proof)
         self._known(login, principal)
+
+    def _unless_another(self, login: Login, principal: str) -> str | Refused:
+        """The principal, unless CONNECT or the client's certificate names another."""
+        if login.packet.user not in (None, principal):
+            return Refused(Reason.NOT_AUTHENTICATED, "CONNECT names another user")
+        user_of = self._shared.rules.user_of
+        try:
+            certified = None if user_of is None else user_of(self)
+        except Refused as error:
+            return error
+        if certified not in (None, principal):
+            return Refused(Reason.NOT_AUTHENTICATED, "its certificate names another user")
+        return principal
 
     def _authenticated_again(self, principal: str | Refused, proof: bytes) -> None:
         if principal == self._principal:

@@ -96,6 +96,7 @@ class Limits:
     topic_aliases_out_max: int = 10
     """Topic Aliases that the server gives to a client's topics, where the client takes so many. As
     many as mosquitto: each keeps a topic name of up to 1 KiB."""
+
     topic_levels_max: int = 128
     """Of a topic name or filter: the routing trie is as deep as this. EMQX: 128; Mosquitto: 200."""
 

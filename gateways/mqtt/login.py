@@ -41,7 +41,6 @@ VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 KEEP_ALIVE_FACTOR: Final = 1.5
 """How many keep-alive periods may pass without a packet [MQTT-3.1.2-22] (5.0)."""
 
-
 ANONYMOUS: Final = "anonymous"
 """The principal of a client that names no user."""
 

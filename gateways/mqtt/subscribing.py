@@ -38,6 +38,7 @@ from polymq.gateways.mqtt.sys_topics import SYS_TOPIC
 log = logging.getLogger(__name__)
 
 ALL_FEATURES: Final = Features()
+_SHOWN_MAX: Final = 100  # characters of a filter; what is wrong with it has to fit as well
 
 
 @dataclass(slots=True)
@@ -68,7 +69,9 @@ class Outcome:
     def refuse(self, pattern: str, error: Refused) -> None:
         """One more filter is refused."""
         self.refused += 1
-        self.refusal = self.refusal or f"{pattern}: {error.text}"
+        if not self.refusal:
+            shown = pattern if len(pattern) <= _SHOWN_MAX else f"{pattern[:_SHOWN_MAX]}…"
+            self.refusal = f"{shown}: {error.text}"
 
 
 def subscribe(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from interop_tests.scram import ScramClient
 from polymq.broker.accounts import passwords, scram
+from polymq.broker.accounts.bans import USER
 from polymq.broker.accounts.scram import BadExchange, Exchange, Keys, State
 from polymq.broker.port import LoginExchange, Reason, Refused
 from tests.harness.broker import Broker
@@ -209,6 +210,21 @@ def test_a_user_who_is_disabled_or_changed_meanwhile_is_not_let_in(broker: Broke
         assert refusal(answers) is Reason.NOT_AUTHENTICATED
         if "ann" in broker.engine.users.users:
             broker.engine.users.set_password("ann", hash_of())
+
+
+def test_a_user_who_is_banned_meanwhile_is_not_let_in(broker: Broker) -> None:
+    """The proof is right, and so is the answer once the ban is lifted."""
+    add_user(broker, "ann")
+    client = ScramClient("ann", PASSWORD.decode())
+    found = begin(broker, client)
+    broker.engine.bans.add(USER, "ann", reason="why", until_ms=None, by="root")
+    answers: list[str | Refused] = []
+    found.finish(client.final(found.challenge), "10.0.0.1", answers.append)
+    found.end()
+    assert isinstance(answers[0], Refused)
+    assert len(answers) == 1
+    broker.engine.bans.remove(USER, "ann")
+    assert scram_login(broker, "ann") == (["ann"], True)
 
 
 def test_guesses_are_slowed_like_those_of_passwords(broker: Broker) -> None:

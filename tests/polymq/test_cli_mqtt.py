@@ -114,6 +114,7 @@ def _mistakes(cli: Cli) -> None:
         (1, ("ban", "remove", "--user", "ann")),
         (1, ("ban", "add", "--address", "10.0.0.5/8")),
         (1, ("retained", "clear", "a/#/b", "--yes")),
+        (1, ("retained", "clear", "$share/g/a/#", "--yes")),
         (1, ("retained", "show", "nothing")),
         (1, ("mqtt", "client", "list", "--address", "x")),
         (1, ("trace", "--topic", "a/#/b")),

@@ -102,6 +102,12 @@ def test_a_refused_filter_is_explained() -> None:
     ((code, why),) = texts_in(peer.receive())
     assert code == 0x11
     assert "$share//a" in why
+    long = "no/" + "x" * 1000
+    peer.session.refused = {tuple(long.split("/")): Refused(Reason.FORBIDDEN, "not yours")}
+    peer.send(subscribe(3, (long, 0)))
+    (reason,) = decode(peer.receive()[0]).values(P.REASON)
+    assert isinstance(reason, str)
+    assert reason.endswith("…: not yours")
 
 
 def test_what_is_switched_off_or_the_servers_own_is_explained() -> None:

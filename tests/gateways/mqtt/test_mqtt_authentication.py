@@ -12,6 +12,8 @@ from interop_tests import mqtt5_wire as wire
 from interop_tests.mqtt5_wire import Kind, P, R, decode
 from polymq.broker.port import Reason, Refused
 from polymq.gateways.mqtt.limits import Limits
+from polymq.gateways.mqtt.rules import Rules
+from polymq.net.connection import SocketConnection
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer, SpyPort
 from tests.harness.spy_port import operation
 
@@ -104,6 +106,24 @@ def test_connack_has_the_proof() -> None:
     assert connack.values(P.AUTH_METHOD) == ["SPY"]
     assert connack.values(P.AUTH_DATA) == [b"proof"]
     assert port.all_ended
+
+
+def test_who_it_proves_to_be_is_the_one_that_its_certificate_names() -> None:
+    """A listener that takes users from certificates takes no other user by an exchange."""
+    certified: str | None = "bob"
+
+    def user_of(_connection: SocketConnection) -> str | None:
+        if certified == "":
+            raise Refused(Reason.NOT_AUTHENTICATED, "its certificate names no user")
+        return certified
+
+    broker, port = make(rules=Rules(user_of=user_of))
+    refused = R.NOT_AUTHORIZED
+    for certified, code in (("bob", refused), ("", refused), ("ann", 0), (None, 0)):
+        peer = broker.peer(None)
+        peer.send(first(), step(b"ann"))
+        assert reads(peer)[-1] == (Kind.CONNACK, code), certified
+        assert port.all_ended
 
 
 def test_reason_codes_of_auth_are_counted() -> None:
