@@ -29,11 +29,14 @@ cdef class SessionEnd:
     cpdef int sent_qos(self, RecordRun run, int qos_max) except -1
     @cython.locals(packet=cython.longlong)
     cpdef send_live(self, RecordRun run, int qos, bint retain=*, long long identifier=*)
-    @cython.locals(tag=cython.longlong, unacked=UnackedRuns)
+    @cython.locals(
+        tag=cython.longlong, known=cython.longlong, oldest=cython.longlong, unacked=UnackedRuns
+    )
     cpdef acknowledged(self, long long first_packet_id, long long count, bint more=*)
     cpdef long long _oldest_tag(self) except -1
     @cython.locals(oldest=cython.longlong)
     cpdef long long _tag(self, long long packet) except -1
+    cpdef long long _count_before_oldest(self, long long tag) except -1
 
 
 cdef class LiveEnd:

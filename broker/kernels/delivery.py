@@ -149,6 +149,12 @@ class SessionEnd:
             if self._starved and not more:
                 self.resume_if_starved()
             return
+        known = SessionEnd._count_before_oldest(self, tag)
+        if count > known:
+            SessionEnd.acknowledged(self, first_packet_id, known, True)
+            oldest = (tag + known - 1) % PACKET_IDS + 1
+            SessionEnd.acknowledged(self, oldest, count - known, more)
+            return
         for holder in unacked.holders(tag, tag + count - 1):
             if holder is not None and holder.qos == 2:
                 raise WrongAcknowledgement(
@@ -170,6 +176,12 @@ class SessionEnd:
         """The tag that the packet id stands for, or one that is not in flight."""
         oldest = SessionEnd._oldest_tag(self)
         return oldest + (packet - oldest) % PACKET_IDS
+
+    def _count_before_oldest(self, tag: int) -> int:
+        """How many consecutive packet ids, beginning with that of `tag`, stand for consecutive
+        tags. The next one is that of the oldest tag: a client may acknowledge twice what it got
+        twice, and then goes on with what it got once."""
+        return SessionEnd._oldest_tag(self) + PACKET_IDS - tag
 
 
 class LiveEnd:

@@ -265,19 +265,30 @@ class MqttSession(SessionEnd):
 
     def received(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
-        tag = self._tag(first_packet_id)
-        right = self._right_count(tag, count, _is_of_qos_1)
-        if right:
-            self._received(tag, first_packet_id, right)
-        if right < count:
-            wrong = packet_id(tag + right)
-            raise WrongAcknowledgement(f"PUBREC for packet id {wrong}, which was sent with QoS 1")
+        for tag, first, tag_count in self._stretches(first_packet_id, count):
+            right = self._right_count(tag, tag_count, _is_of_qos_1)
+            if right:
+                self._received(tag, first, right)
+            if right < tag_count:
+                wrong = packet_id(tag + right)
+                raise WrongAcknowledgement(
+                    f"PUBREC for packet id {wrong}, which was sent with QoS 1"
+                )
 
     def rejected(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
-        tag = self._tag(first_packet_id)
-        self._settle(self.unacked.settle_present(tag, tag + count - 1))
+        for tag, _, tag_count in self._stretches(first_packet_id, count):
+            self._settle(self.unacked.settle_present(tag, tag + tag_count - 1))
         self.resume_if_starved()
+
+    def _stretches(self, first_packet_id: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Consecutive packet ids as (first tag, first packet id, count) of consecutive tags."""
+        while count:
+            tag = self._tag(first_packet_id)
+            tag_count = min(count, self._count_before_oldest(tag))
+            yield tag, first_packet_id, tag_count
+            first_packet_id = packet_id(tag + tag_count)
+            count -= tag_count
 
     def _right_count(self, tag: int, count: int, is_wrong: Callable[[Holder], bool]) -> int:
         """How many tags, from `tag` on, come before the first whose message is held by who should
@@ -313,16 +324,19 @@ class MqttSession(SessionEnd):
 
     def completed(self, first_packet_id: int, count: int, more: bool = False) -> None:
         """See `port.Session`."""
-        tag = self._tag(first_packet_id)
-        right = self._right_count(tag, count, _is_there)
-        if right and self.clean:
-            self.forget_released(tag, right)
-        elif right:
-            self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": right})
+        wrong = 0
+        for tag, _, tag_count in self._stretches(first_packet_id, count):
+            right = self._right_count(tag, tag_count, _is_there)
+            if right and self.clean:
+                self.forget_released(tag, right)
+            elif right:
+                self.core.journal.write({"op": "rel-", "s": self.number, "t": tag, "n": right})
+            if right < tag_count:
+                wrong = packet_id(tag + right)
+                break
         if not more:
             self.resume_if_starved()
-        if right < count:
-            wrong = packet_id(tag + right)
+        if wrong:
             raise WrongAcknowledgement(f"PUBCOMP for packet id {wrong} before its PUBREC")
 
     def _releasing(self, tag: int, count: int) -> None:

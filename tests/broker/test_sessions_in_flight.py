@@ -530,6 +530,39 @@ def test_what_stands_before_a_wrong_acknowledgement_counts(broker: Broker, clean
     assert link.pubrels == []
 
 
+@pytest.mark.parametrize("answer", ["PUBACK", "PUBREC with an error", "PUBREC"])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_run_may_begin_with_what_was_acknowledged_before(
+    tmp_path: Path, clean: bool, answer: str
+) -> None:
+    """A client acknowledges what it got on two connections twice, and goes on in the same packet of
+    the network with what it got once."""
+    broker = Broker(tmp_path / "data", inflight_count_start=6, inflight_count_max=6)
+    session, link = connect(broker, "c", clean=clean)
+    session.subscribe(("a",), at_qos(2))
+    broker.step()
+    template = broker.template("a", qos=1 if answer == "PUBACK" else 2)
+    for number in range(12):
+        broker.publish(template, b"%d" % number)
+        broker.step()
+    assert [packet for *_, packet, _, _ in link.publishes] == [1, 2, 3, 4, 5, 6]
+    answers = {
+        "PUBACK": session.acknowledged,
+        "PUBREC with an error": session.rejected,
+        "PUBREC": session.received,
+    }
+    for first, count in ((3, 2), (2, 1), (1, 1), (1, 5), (4, 3)):
+        answers[answer](first, count)
+    broker.step()
+    if answer == "PUBREC":
+        assert len(link.publishes) == 6
+        for first, count in ((1, 3), (2, 5)):
+            session.completed(first, count)
+        broker.step()
+    assert [packet for *_, packet, _, _ in link.publishes[6:]] == [7, 8, 9, 10, 11, 12]
+    broker.stop()
+
+
 # --- many at once ---------------------------------------------------------------------------
 
 
