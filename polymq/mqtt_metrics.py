@@ -140,6 +140,11 @@ def limit_probes(engine: Engine) -> list[Probe]:
             "Messages with RETAIN that were refused because of a limit of retained messages.",
             lambda: retained.refused_count,
         ),
+        counter(
+            "polymq_mqtt_retained_omitted",
+            "Wills and delayed messages that were published and not retained because of a limit.",
+            lambda: retained.unretained_count,
+        ),
     ]
 
 

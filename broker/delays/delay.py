@@ -176,6 +176,7 @@ class Delays:
         is_due = due_ms <= self._core.clock_ms()
         if not is_due:
             self._core.check_writable()
+            self._topics.check_retained(template, batch, last)
             self.prepare(due_ms, last - first)
         record = template.record
         if not is_due:
@@ -373,6 +374,8 @@ class Delays:
         appended are settled."""
         try:
             template = self._timed.template(*kind)
+            if template is not None and template.retain and not self._has_room(template, rows):
+                template = self._timed.template(*kind, retain=False)
             if template is not None:
                 self._moves.append_rows(template, rows, group, offsets)
         except Refused as error:
@@ -393,6 +396,10 @@ class Delays:
                 group.settle(offset, 1)
         else:
             self.released_count += len(rows)
+
+    def _has_room(self, template: TopicTemplate, rows: Sequence[Row]) -> bool:
+        """Whether the last of these messages may be the retained one of its topic."""
+        return self._topics.retained.has_room(template.route.address, len(rows[-1].body))
 
     def _set_aside(
         self, group: Group, kind: tuple[bytes, bytes], row: Row, offset: int, error: Refused

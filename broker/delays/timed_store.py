@@ -158,21 +158,29 @@ class TimedStore:
             refine_max=REFINE_COUNT_MAX,
         )
 
-    def template(self, where: bytes, prefix: bytes) -> TopicTemplate | None:
+    def template(
+        self, where: bytes, prefix: bytes, *, retain: bool = True
+    ) -> TopicTemplate | None:
         """How messages of a kind are stored in their own topic; None if that is gone, or the
-        exchange that delayed them."""
+        exchange that delayed them.
+
+        Args:
+            retain: False for messages with RETAIN that are not to be retained.
+        """
         ttl, queue_id, stored = where.decode("ascii").split(".", 2)
         name = self._core.topic_names.get(stored) if is_hashed(stored) else decode_name(stored)
         topic = None if name is None else self._topics.topics.get(name)
         if name is None or topic is None or not _is_alive(topic, ttl):
             return None
-        key = where + b"\x00" + prefix
+        key = where + (b"\x00" if retain else b"\x01") + prefix
         template = self._templates.get(key)
         if template is not None and template.valid:
             return template
         self._templates.pop(key, None)
         properties = parse_properties(prefix)
         del properties[PREFIX_PROPERTY]
+        if not retain:
+            properties.pop(RETAIN_PROPERTY, None)
         route = self._topics.route(name, properties.pop(TAGS, None))
         template = self._topics.template(
             route, properties=properties, retain=RETAIN_PROPERTY in properties

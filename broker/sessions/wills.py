@@ -367,11 +367,12 @@ class Wills:
         will = found.will
         self.may_publish(found.principal, found.client_id, will.topic, will.tag)  # now
         self._core.check_writable()
+        route, retained = self._topics.route(will.topic, will.tag), self._topics.retained
         template = self._topics.template(
-            self._topics.route(will.topic, will.tag),
+            route,
             properties=_properties_of(will, found.client_id),
             durability=FLUSHED if will.qos else APPENDED,
-            retain=will.retain,
+            retain=will.retain and retained.has_room(route.address, len(will.body)),
         )
         extra = _extra_of(will) + f"{WILL_PROPERTY}\x01{found.number:x}\x02".encode()
         batch = Batch(1)

@@ -67,11 +67,13 @@ class Retained:
     Attributes:
         bytes: what their records have now.
         refused_count: messages that `check` has refused since the start.
+        unretained_count: wills and delayed messages that were published without being retained,
+            because there was no room when their time came.
     """
 
     def __init__(self, count_max: int, bytes_max: int = 0) -> None:
         self.bytes = 0
-        self.refused_count = 0
+        self.refused_count = self.unretained_count = 0
         self._bytes_max = bytes_max
         self._entries: dict[Address, bytes] = {}
         self._names: SortedNames[Address] = SortedNames()  # the same names
@@ -115,18 +117,30 @@ class Retained:
     def check(self, address: Address, body_bytes: int) -> None:
         """Whether there is room for a retained message that a client publishes: a limit that the
         operator lowered takes nothing away. Raises Refused: LIMIT."""
+        reached = self._reached(address, body_bytes)
+        if reached:
+            self.refused_count += 1
+            raise Refused(Reason.LIMIT, reached)
+
+    def has_room(self, address: Address, body_bytes: int) -> bool:
+        """Whether a message that was accepted before (a will, a delayed message) becomes the
+        retained one of its topic now. If not, it is published without that, and counted."""
+        if not self._reached(address, body_bytes):
+            return True
+        self.unretained_count += 1
+        return False
+
+    def _reached(self, address: Address, body_bytes: int) -> str:
+        """The limit that is in the way, in words; empty if there is none."""
         if not body_bytes:
-            return
+            return ""
         old = self._entries.get(address)
         if old is None and len(self._entries) >= self._count_max:
-            self.refused_count += 1
-            raise Refused(Reason.LIMIT, f"there are {self.count} retained messages, the limit")
+            return f"there are {self.count} retained messages, the limit"
         more = body_bytes - (0 if old is None else size_of(old))
         if self._bytes_max and more > 0 and self.bytes + more > self._bytes_max:
-            self.refused_count += 1
-            raise Refused(
-                Reason.LIMIT, f"retained messages may have {self._bytes_max} bytes in all"
-            )
+            return f"retained messages may have {self._bytes_max} bytes in all"
+        return ""
 
     def apply_clear(self, op: Op) -> Touched:
         """An operator cleared the retained messages of some topics (the op `retained-`)."""

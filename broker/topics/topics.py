@@ -443,12 +443,18 @@ class Topics(Publisher):
         if template.durability > FLUSHED:
             core.check_held()
         if template.retain and born_ms is None:  # what was accepted before is not refused later
-            body_bytes = batch.rows[(last - 1) * COLUMNS + BODY_SIZE]
-            self.retained.check(template.route.address, body_bytes)
+            self.check_retained(template, batch, last)
         template.refresh(self.router)
         if template.special is not None:
             return template.special(self, template, batch, first, last, record, born_ms)
         return self.append(template, batch, first, last, record, born_ms)
+
+    def check_retained(self, template: TopicTemplate, batch: Batch, last: int) -> None:
+        """Whether the messages up to row `last` may be published, of which the last one is
+        retained if they have RETAIN. Raises Refused: LIMIT."""
+        if template.retain:
+            body_bytes = batch.rows[(last - 1) * COLUMNS + BODY_SIZE]
+            self.retained.check(template.route.address, body_bytes)
 
     def publish_placed(
         self, template: Template, batch: Batch, first: int, last: int, *, born_ms: int

@@ -395,6 +395,31 @@ def test_limits_are_told(tmp_path: Path) -> None:
     broker.stop()
 
 
+def test_retained_messages_have_a_limit_when_they_are_delayed_too(tmp_path: Path) -> None:
+    """One that does not fit when it is due is published and not retained. Once there is no room, a
+    delayed one is refused like any other."""
+    broker = Broker(tmp_path / "data", retained_max=2)
+    for name in ("1", "2", "3", "4"):
+        made = broker.port.topics.template(
+            broker.port.topics.route("r", name), properties={}, retain=True
+        )
+        broker.port.delays.publish_later(made, batch_of(name.encode()), 0, 1, delay_ms=1000)
+    broker.step()
+    broker.step(2)
+    retained = broker.engine.retained
+    assert (retained.count, retained.unretained_count) == (2, 2)
+    assert broker.engine.delays.released_count == 4
+    made = broker.port.topics.template(
+        broker.port.topics.route("r", "5"), properties={}, retain=True
+    )
+    with pytest.raises(Refused) as refused:
+        broker.port.delays.publish_later(made, batch_of(b"5"), 0, 1, delay_ms=1000)
+    assert refused.value.reason is Reason.LIMIT
+    broker.restart()
+    assert broker.engine.retained.count == 2
+    broker.stop()
+
+
 def test_a_time_that_has_passed_means_now(broker: Broker) -> None:
     """The message takes the usual way, without the wheel."""
     declare(broker, "q")

@@ -335,6 +335,21 @@ def test_wills_take_so_much_memory_and_no_more(tmp_path: Path) -> None:
     broker.stop()
 
 
+def test_a_will_that_no_limit_lets_be_retained_is_published(tmp_path: Path) -> None:
+    """Subscribers learn that the client is gone, though nobody is told later."""
+    broker = Broker(tmp_path / "data", retained_max=1)
+    leave(broker, "c1", topic="w", retain=True).disconnect()
+    broker.step()
+    leave(broker, "c2", topic="w", tag="other", retain=True).disconnect()
+    broker.step()
+    assert published(broker) == [b"gone", b"gone"]
+    retained = broker.engine.retained
+    assert (retained.count, retained.unretained_count, retained.refused_count) == (1, 1, 0)
+    broker.restart()
+    assert broker.engine.retained.count == 1
+    broker.stop()
+
+
 @pytest.mark.parametrize("delay", [0, 5])
 def test_a_log_that_takes_nothing_gets_it_later(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, delay: int
