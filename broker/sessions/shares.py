@@ -96,7 +96,7 @@ class Member(Subscription):
         session.shares = True
         share.members[session] = self
         share.shares.member_count += 1
-        share.members_changed()
+        share.count(self, 1)
 
     @property
     def durable(self) -> bool:
@@ -105,8 +105,9 @@ class Member(Subscription):
 
     def change(self, options: SubscriptionOptions) -> None:
         """SUBSCRIBE came again."""
+        self.share.count(self, -1)
         self.set_options(options)
-        self.share.members_changed()
+        self.share.count(self, 1)
 
     def credit(self) -> int:
         """See `port.Consumer`."""
@@ -258,6 +259,7 @@ class ShareGroup(SessionGroup):
 
     __slots__ = (
         "_by_hash",
+        "_lasting",
         "address",
         "away_end",
         "ended",
@@ -288,6 +290,7 @@ class ShareGroup(SessionGroup):
         self.away_end = 0
         self.qos_max = 0
         self.waits = False
+        self._lasting = [0, 0, 0]  # members whose sessions outlive their connections, by QoS
         self.flight_1 = ShareFlight(self)
 
     def begin(self, shares: Shares, address: Address) -> None:
@@ -308,11 +311,12 @@ class ShareGroup(SessionGroup):
         """See `SessionGroup`."""
         return self.members.get(session)
 
-    def members_changed(self) -> None:
-        """One came, left, or has other options."""
-        lasting = [member.qos for member in self.members.values() if not member.session.clean]
-        self.waits = bool(lasting)
-        self.qos_max = max(lasting, default=0)
+    def count(self, member: Member, change: int) -> None:
+        """A member came (1) or went (-1), or one with other options took its place (both)."""
+        if not member.session.clean:
+            self._lasting[member.qos] += change
+            self.waits = any(self._lasting)
+            self.qos_max = max((qos for qos in range(3) if self._lasting[qos]), default=0)
 
     # --- consumers --------------------------------------------------------------------------
 
@@ -506,7 +510,7 @@ class Shares:
         if group.members.get(member.session) is member:
             del group.members[member.session]
             self.member_count -= 1
-            group.members_changed()
+            group.count(member, -1)
         if not group.members and not group.ended:
             self.unused[group] = None
             self._state.look_for_flown()
