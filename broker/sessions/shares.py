@@ -302,6 +302,12 @@ class ShareGroup(SessionGroup):
         if self.turns.by_hash is not None:
             self._by_hash = Registration(self, _ByHash(self), takes_apart=self._takes_apart)
 
+    def forget(self) -> None:
+        """It is gone: nothing that knows it is left in it."""
+        del self.flight_1
+        self._by_hash = None
+        self._flights = ()
+
     @property
     def delivers(self) -> bool:
         """See `SessionGroup`."""
@@ -636,6 +642,7 @@ class Shares:
     def dropped(self, group: ShareGroup) -> None:
         """Its group is gone."""
         self.by_number.pop(group.number, None)
+        group.forget()
 
     def reopen(self) -> None:
         """After a restart: members that were not in the log are gone."""

@@ -225,10 +225,11 @@ def test_each_member_has_its_own_messages_again_after_a_crash(tmp_path: Path) ->
     publish(broker, *numbered(0, 6), qos=2)
     broker.step(0.5)
     start_again(broker, "kill")
-    join(broker, "other", 2)
+    _, other = join(broker, "other", 2)
     again = [connect(broker, f"c{number}")[1] for number in range(2)]
     broker.step()
     assert [link.bodies for link in again] == [link.bodies for link in links]
+    assert other.bodies == []
     broker.stop()
 
 
