@@ -144,6 +144,7 @@ def test_a_client_is_disconnected(server: Server) -> None:
     old.expect_closed()
 
 
+@pytest.mark.slow
 def test_a_session_that_waits_is_shown_and_deleted(server: Server) -> None:
     admin = Admin(server)
     client = connected(server, "away", **lasting())
@@ -174,6 +175,7 @@ def test_a_connected_session_is_deleted(server: Server) -> None:
     assert not connack.present
 
 
+@pytest.mark.slow
 def test_retained_messages_are_cleared_by_filter(server: Server) -> None:
     admin = Admin(server)
     publisher = connected(server, "publisher")
@@ -199,6 +201,7 @@ def test_retained_messages_are_cleared_by_filter(server: Server) -> None:
     assert metric(server, "polymq_mqtt_retained_messages") == 1
 
 
+@pytest.mark.slow
 def test_bans_hold_after_a_crash(server: Server) -> None:
     """Of each kind, and each is told in the way of the client's version."""
     admin = Admin(server)
