@@ -86,7 +86,6 @@ from polymq.broker.port.sessions import (
     Session,
     SessionLink,
     SessionPort,
-    Subscribed,
     SubscriptionOptions,
     Will,
 )
@@ -168,7 +167,6 @@ __all__ = [
     "Settlement",
     "StorageFailed",
     "StoragePort",
-    "Subscribed",
     "SubscriptionOptions",
     "TakesApart",
     "Template",

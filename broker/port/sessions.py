@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.runs import TakesApart
@@ -35,18 +35,6 @@ class SubscriptionOptions:
     retain_as_published: bool = False
     identifier: int = 0
     exclusive: bool = False
-
-
-class Subscribed(NamedTuple):
-    """What SUBSCRIBE did.
-
-    Attributes:
-        position: SUBACK waits for it. What was published later comes by itself.
-        is_new: there was no subscription with this filter.
-    """
-
-    position: Position
-    is_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +133,20 @@ class Session(Protocol):
     def resume(self) -> None:
         """CONNACK is on its way: resend what is in flight, then deliver. Call exactly once."""
 
-    def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
+    def subscribe(
+        self, address: Address, options: SubscriptionOptions, *, retained: bool = True
+    ) -> Position:
         """Add one subscription, or replace all that was said of it [MQTT-3.8.4-3]. Raises Refused;
         LIMIT also where another session has an exclusive subscription to the filter, and this is to
-        be one."""
+        be one.
+
+        Args:
+            retained: the client wants the retained messages that match (`replay_retained`).
+                Without that, one that is there already goes on getting those that it lacks.
+
+        Returns:
+            What SUBACK waits for. What is published later comes by itself.
+        """
 
     def replay_retained(self, address: Address, since: Position) -> None:
         """After SUBACK: send the retained messages that match, in slices.

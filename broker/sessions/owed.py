@@ -14,6 +14,7 @@ How it changes:
 
 * The op `sub+` of a subscription of QoS 1 or 2 begins it (`r`, the position), if anything is
   retained that the filter might match. It replaces what an earlier SUBSCRIBE left [MQTT-3.8.4-3].
+  One that does not ask for retained messages (Retain Handling) leaves that as it is.
 * The op `assign`, which gives a message its packet id, moves it: `r` is the subscription's group,
   `k` the name. So a message is either owed or in flight, whatever a crash leaves of the log.
 * The op `replayed` ends it. Without it the next connection would look once more, and find nothing.

@@ -19,7 +19,7 @@ from polymq.broker.errors import Refused, WrongAcknowledgement
 from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, SessionEnd, publish_qos
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.unacked import Unacked
-from polymq.broker.port.sessions import Subscribed, SubscriptionOptions, Will
+from polymq.broker.port.sessions import SubscriptionOptions, Will
 from polymq.broker.port.values import Address, Position
 from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup, packet_id
 from polymq.broker.sessions.subscription import Subscription
@@ -438,12 +438,13 @@ class MqttSession(SessionEnd):
             self.sessions.exclusive.ended(self, found)
         return found.values()
 
-    def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
+    def subscribe(
+        self, address: Address, options: SubscriptionOptions, *, retained: bool = True
+    ) -> Position:
         """See `port.Session`."""
         if self.guard is not None:
             self.guard.check_subscribe(self, address)
-        is_new = address not in self.subscriptions
-        return Subscribed(self.sessions.subscribe(self, address, options), is_new)
+        return self.sessions.subscribe(self, address, options, retained=retained)
 
     def options(self) -> Iterator[tuple[Address, SubscriptionOptions]]:
         """See `port.Session`."""

@@ -254,7 +254,12 @@ class Sessions:
     # --- subscribing ----------------------------------------------------------------------
 
     def subscribe(
-        self, session: MqttSession, address: Address, options: SubscriptionOptions
+        self,
+        session: MqttSession,
+        address: Address,
+        options: SubscriptionOptions,
+        *,
+        retained: bool = True,
     ) -> Position:
         """See `port.Session.subscribe`."""
         if options.exclusive:
@@ -279,6 +284,9 @@ class Sessions:
             return self.core.end()
         self.core.check_writable()
         existing = session.subscriptions.get(address)
+        replays = qos > 0 and retained and self.retained.may_match(address)
+        if existing is not None and not replays and existing.is_as(options):
+            return self.core.end()
         op: Op = {"op": "sub+", "s": session.number, "w": list(address), "q": qos, "g": 0, "o": 0}
         op |= options_row(options)
         group = existing.group if existing is not None and existing.durable else None
@@ -287,7 +295,7 @@ class Sessions:
             op["f"] = queue.number
             op["o"] = queue.index.end_offset
             op["g"] = group.number if group is not None else self.core.take_number()
-        if qos > 0 and self.retained.may_match(address):
+        if replays:
             op["r"] = self.core.end()
         position = self.core.journal.write(op)
         session.attach(session.subscriptions[address])

@@ -250,7 +250,10 @@ class SessionState:
             subscription.queued_qos, subscription.queued_end = subscription.qos, op["o"]
         subscription.set_options(options)
         self._sessions.exclusive.changed(session, address, exclusive=options.exclusive)
-        subscription.owed = Owed(op["r"]) if "r" in op else None
+        if "r" in op:
+            subscription.owed = Owed(op["r"])
+        elif not op["q"]:
+            subscription.owed = None
         if op["g"] and subscription.group is None:
             self.core.saw_number(op["g"])
             queue = self.filters[address].queue

@@ -75,6 +75,10 @@ class Subscription(OptionsEnd):
         """Whether messages wait for it while the client is away."""
         return self.group is not None and self.group.number != 0
 
+    def is_as(self, options: SubscriptionOptions) -> bool:
+        """Whether SUBSCRIBE with these options changes nothing of it."""
+        return self.options == options and not (self.queued_qos or self.lowered_end)
+
     # --- as a consumer of its group ---------------------------------------------------------
 
     def credit(self) -> int:

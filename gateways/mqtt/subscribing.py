@@ -166,13 +166,13 @@ def add_subscription(
         identifier=identifier,
         exclusive=without_exclusive(pattern)[1],
     )
-    since, is_new = session.subscribe(address, options)
+    # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+    wanted = handling == 0 or (handling == 1 and not session.is_subscribed(address))
+    replay = wanted and features.retain and not is_shared(address)
+    since = session.subscribe(address, options, retained=replay)
     outcome.position = max(outcome.position, since)
     outcome.no_local = outcome.no_local or no_local
     outcome.replayed.pop(address, None)
-    # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
-    wanted = handling == 0 or (handling == 1 and is_new)
-    replay = wanted and features.retain and not is_shared(address)
     if address[0] == SYS_TOPIC:
         outcome.of_server[address] = options, replay
     elif replay:

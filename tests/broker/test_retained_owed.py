@@ -39,7 +39,7 @@ def subscribe(
     broker: Broker, session: Session, address: Address = ("r", REST), qos: int = 2
 ) -> None:
     """A SUBSCRIBE whose SUBACK leaves, and what comes at once."""
-    since = session.subscribe(address, at_qos(qos)).position
+    since = session.subscribe(address, at_qos(qos))
     broker.step()
     session.replay_retained(address, since)
     broker.step(0.1)
@@ -109,7 +109,7 @@ def test_names_that_change_meanwhile(broker: Broker, way: str, seed: int) -> Non
     dice = random.Random(seed)
     retain(broker)
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), at_qos(1)).position
+    since = session.subscribe(("r", REST), at_qos(1))
     if dice.random() < 0.5:  # else the connection ends before its SUBACK
         broker.step()
         session.replay_retained(("r", REST), since)
@@ -208,7 +208,7 @@ def test_a_subscribe_whose_suback_comes_late_is_served_once(broker: Broker) -> N
     """The second one takes the place of the first, whose SUBACK begins."""
     retain(broker)
     session, link = connect(broker, "c")
-    sinces = [session.subscribe(("r", REST), at_qos(1)).position for _ in range(2)]
+    sinces = [session.subscribe(("r", REST), at_qos(1)) for _ in range(2)]
     broker.step()
     for since in sinces:
         session.replay_retained(("r", REST), since)
@@ -216,6 +216,31 @@ def test_a_subscribe_whose_suback_comes_late_is_served_once(broker: Broker) -> N
         acknowledge_all(broker, session, link)
     assert Counter(link.bodies) == Counter(BODIES)
     session.disconnect()
+
+
+@pytest.mark.parametrize("way", ["reconnect", "stop", "kill"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_subscribe_that_asks_for_none_leaves_what_an_earlier_one_asked_for(
+    broker: Broker, way: str, qos: int
+) -> None:
+    """[MQTT-3.3.1-11] says what is sent because of that SUBSCRIBE, and replacing a subscription
+    loses nothing [MQTT-3.8.4-3]."""
+    retain(broker)
+    session, first = connect(broker, "c")
+    session.subscribe(("r", REST), at_qos(1), retained=False)
+    broker.step(1)
+    assert (owed_rows(broker), first.publishes) == ([], [])
+    subscribe(broker, session, qos=1)
+    assert 0 < len(first.publishes) < COUNT
+    session.subscribe(("r", REST), at_qos(qos), retained=False)
+    broker.step(1)
+    if way == "reconnect":
+        session.disconnect()
+    else:
+        start_again(broker, way)
+    session, link = connect(broker, "c")
+    acknowledge_all(broker, session, link)
+    assert {body for _, body, *_ in link.publishes} == BODIES
 
 
 @pytest.mark.parametrize("way", ["reconnect", "stop", "kill"])
@@ -275,7 +300,7 @@ def test_a_connection_ends_while_the_log_takes_nothing(
     """What was read and could not be sent is still owed. What could be sent stays in order."""
     retain(broker)
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), at_qos(1)).position
+    since = session.subscribe(("r", REST), at_qos(1))
     broker.step()
     journal = broker.engine.core.journal
     write = journal.write
@@ -311,7 +336,7 @@ def test_records_that_are_read_in_another_order(
     """They leave in the order of names: else the log could not say how far they have come."""
     retain(broker)
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), at_qos(1)).position
+    since = session.subscribe(("r", REST), at_qos(1))
     broker.step()
     reading = broker.engine.core.reading
     read_entries = reading.read_entries

@@ -39,7 +39,7 @@ def subscribed(
 ) -> tuple[Session, SpyLink]:
     """A client whose SUBACK has just left."""
     session, link = connect(broker, client, clean=clean, credit=100_000)
-    sinces = [session.subscribe(address, at_qos(0)).position for address in filters]
+    sinces = [session.subscribe(address, at_qos(0)) for address in filters]
     broker.step()
     for address, since in zip(filters, sinces, strict=True):
         session.replay_retained(address, since)
@@ -65,7 +65,7 @@ def test_sessions_that_reconnect_together_share_a_slice(broker: Broker) -> None:
     retain(broker, count)
     links = []
     for session, link in [connect(broker, f"c{n}", clean=True) for n in range(20)]:
-        since = session.subscribe(("r", REST), at_qos(0)).position
+        since = session.subscribe(("r", REST), at_qos(0))
         session.replay_retained(("r", REST), since)
         links.append(link)
     totals = [0]
@@ -117,7 +117,7 @@ def test_what_a_slow_client_subscribes_to_again_and_again_waits_once(
     retain(broker, 3)
     session, link = connect(broker, "c", clean=clean, credit=0)
     for address in (("r", REST), ("r", "1")) * 50:
-        since = session.subscribe(address, at_qos(0)).position
+        since = session.subscribe(address, at_qos(0))
         broker.step()
         session.replay_retained(address, since)
         broker.step()

@@ -59,7 +59,7 @@ def pair(tmp_path: Path, with_state_db: bool) -> Iterator[Pair]:
 def subscribed(broker: Broker, link_credit: int = 1000, qos: int = 2) -> tuple[Session, SpyLink]:
     """A client that has subscribed, and got what is retained."""
     session, link = connect(broker, "c", credit=link_credit)
-    since = session.subscribe(("r", REST), at_qos(qos)).position
+    since = session.subscribe(("r", REST), at_qos(qos))
     broker.step()
     session.replay_retained(("r", REST), since)
     broker.step(0.1)
@@ -147,7 +147,7 @@ def test_a_message_is_either_retained_or_live(broker: Broker, clean: bool) -> No
     broker.publish(template, b"before")
     session, link = connect(broker, "c", clean=clean)
     broker.publish(broker.template("r", "b", retain=True), b"just before")
-    since = session.subscribe(("r", REST), at_qos(2)).position
+    since = session.subscribe(("r", REST), at_qos(2))
     broker.publish(template, b"behind")
     broker.step()
     session.replay_retained(("r", REST), since)
@@ -163,7 +163,7 @@ def test_a_copy_of_a_retained_message_is_no_new_one(broker: Broker) -> None:
     broker.publish(broker.template("r", "a", retain=True), b"kept")
     broker.step()
     session, link = connect(broker, "c")
-    since = session.subscribe(("r", REST), at_qos(1)).position
+    since = session.subscribe(("r", REST), at_qos(1))
     broker.step()
     retention = broker.engine.retention
     ((address, entry),) = filter(None, broker.engine.retained.entries())
@@ -475,7 +475,7 @@ def test_acknowledgements_have_to_be_of_the_right_kind(
         broker.publish(template, b"1")
         broker.step()
     session, link = connect(broker, "c", clean=source != "queue", credit=0)
-    since = session.subscribe(("r", REST), at_qos(2)).position
+    since = session.subscribe(("r", REST), at_qos(2))
     broker.step()
     if source == "retained":
         link.left = 10

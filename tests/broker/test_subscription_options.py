@@ -123,7 +123,7 @@ def test_a_client_does_not_get_what_it_retained_itself(broker: Broker, clean: bo
     broker.publish(template(broker, "2", publisher="d", retain=True), b"other")
     broker.step()
     session, link = connect(broker, "c", clean=clean)
-    since = session.subscribe(("a", REST), at_qos(1, no_local=True)).position
+    since = session.subscribe(("a", REST), at_qos(1, no_local=True))
     broker.step()
     session.replay_retained(("a", REST), since)
     broker.step()
@@ -177,7 +177,7 @@ def test_what_is_sent_again_has_its_flag_and_its_identifier(
     broker.step()
     session, link = connect(broker, "c")
     options = at_qos(1, retain_as_published=True, identifier=268_435_455)
-    since = session.subscribe(("a", REST), options).position
+    since = session.subscribe(("a", REST), options)
     broker.step()
     session.replay_retained(("a", REST), since)
     broker.step()
@@ -227,7 +227,7 @@ def test_a_subscribe_replaces_all_options(broker: Broker, way: str, qos: int) ->
     session, link = connect(broker, "c")
     own = template(broker, qos=qos, publisher="c", retain=True)
     broker.publish(own, b"not sent")
-    assert not session.subscribe(("a", REST), at_qos(qos, identifier=4)).is_new
+    session.subscribe(("a", REST), at_qos(qos, identifier=4))
     broker.step()
     broker.publish(own, b"sent")
     broker.step()
@@ -254,11 +254,25 @@ def test_options_of_live_subscriptions_last_as_well(broker: Broker, way: str) ->
     assert link.identifiers == [3]
 
 
+def test_a_subscription_that_changes_nothing_is_not_written(broker: Broker) -> None:
+    """Many clients subscribe again whenever they connect, and so do automatic subscriptions."""
+    session, _ = connect(broker, "c")
+    session.subscribe(("a", REST), at_qos(1, no_local=True))
+    before = broker.store.log.appended
+    session.subscribe(("a", REST), at_qos(1, no_local=True))
+    assert broker.store.log.appended == before
+    for options in (at_qos(1), at_qos(2), at_qos(0), at_qos(1)):
+        session.subscribe(("a", REST), options)
+        assert broker.store.log.appended > before
+        before = broker.store.log.appended
+
+
 @pytest.mark.parametrize("clean", [True, False])
-def test_subscribe_says_whether_it_is_new(broker: Broker, clean: bool) -> None:
+def test_a_session_says_whether_it_has_a_subscription(broker: Broker, clean: bool) -> None:
     """Also after one has ended: Retain Handling 1 asks for it."""
     session, _ = connect(broker, "c", clean=clean)
-    filters = [("a",), ("a",), ("a", REST)]
-    assert [session.subscribe(one, at_qos(1)).is_new for one in filters] == [True, False, True]
+    session.subscribe(("a",), at_qos(1))
+    assert session.is_subscribed(("a",))
+    assert not session.is_subscribed(("a", REST))
     session.unsubscribe(("a",))
-    assert session.subscribe(("a",), at_qos(1)).is_new
+    assert not session.is_subscribed(("a",))

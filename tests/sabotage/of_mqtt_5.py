@@ -119,7 +119,7 @@ OF_MQTT_5 = (
         name="mqtt5-retained-messages-again-at-each-subscribe",
         why="a client that asked for none gets all retained messages at each start",
         path="gateways/mqtt/subscribing.py",
-        old="    wanted = handling == 0 or (handling == 1 and is_new)",
+        old="    wanted = handling == 0 or (handling == 1 and not session.is_subscribed(address))",
         new="    wanted = True",
         tests=(CLIENT,),
     ),

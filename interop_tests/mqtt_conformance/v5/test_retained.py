@@ -115,6 +115,20 @@ def test_retain_handling_2_never_sends_them(case: Case, publisher: Client) -> No
     assert client.message().body == b"2"
 
 
+@shows("MQTT-3.3.1-10", "MQTT-3.3.1-11")
+def test_what_was_not_asked_for_does_not_come_to_the_next_connection(
+    case: Case, publisher: Client
+) -> None:
+    """Which gets what is left of those that were."""
+    publisher.send_message(case.topic("x"), b"1", retain=True)
+    client = case.connect(props=[(P.SESSION_EXPIRY, 60)])
+    client.follow((case.topic("x"), 1 | NO_RETAINED))
+    client.follow((case.topic("x"), 1 | ONLY_NEW))
+    client.leave()
+    client = case.connect(clean=False, present=True)
+    client.nothing()
+
+
 @shows("MQTT-3.3.1-9", "MQTT-3.3.1-10", "MQTT-3.3.1-11", "MQTT-3.8.4-5")
 def test_each_filter_has_its_own_retain_handling(case: Case, publisher: Client) -> None:
     for name in ("x", "y"):

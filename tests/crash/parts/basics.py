@@ -76,7 +76,7 @@ class Basics(Part):
         """The session subscribes to the topic, if it has not."""
         if self.session is None:
             session = _connect(actor, SpyLink(0))
-            position = session.subscribe((TOPIC, REST), at_qos(1)).position
+            position = session.subscribe((TOPIC, REST), at_qos(1))
             self.session = Reader(int(position)), len(self.stream.messages)
             session.disconnect()
 
@@ -154,7 +154,7 @@ def retained_now(actor: EngineActor) -> dict[str, bytes]:
         "other", clean=True, expiry_seconds=0, link=link, principal="u"
     )
     session.resume()
-    since = session.subscribe((RETAINED, REST), at_qos(1)).position
+    since = session.subscribe((RETAINED, REST), at_qos(1))
     actor.flush()
     session.replay_retained((RETAINED, REST), since)
     actor.flush()

@@ -82,7 +82,7 @@ def test_a_session_that_ends_is_free(bench: Bench) -> None:
         )
         bench.step()
         session.resume()
-        since = session.subscribe(("t", "a"), at_qos(1)).position
+        since = session.subscribe(("t", "a"), at_qos(1))
         session.replay_retained(("t", "a"), since)
         bench.step(1.0)
         session.disconnect()

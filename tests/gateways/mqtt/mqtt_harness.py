@@ -22,7 +22,6 @@ from polymq.broker.port import (
     RunMeta,
     SessionLink,
     StorageFailed,
-    Subscribed,
     SubscriptionOptions,
     Will,
 )
@@ -122,15 +121,16 @@ class SpySession:
     def resume(self) -> None:
         self.calls.append(("resume",))
 
-    def subscribe(self, address: Address, options: SubscriptionOptions) -> Subscribed:
+    def subscribe(
+        self, address: Address, options: SubscriptionOptions, *, retained: bool = True
+    ) -> Position:
         if address in self.refused:
             raise self.refused[address]
         plain = options == SubscriptionOptions(qos=options.qos)
         self.calls.append(("subscribe", address, options.qos if plain else options))
-        is_new = address not in self.addresses
         self.addresses.add(address)
         self.options_of[address] = options
-        return Subscribed(self.port.append(), is_new=is_new)
+        return self.port.append()
 
     def expire_after(self, seconds: int | None) -> None:
         self.calls.append(("expire_after", seconds))
