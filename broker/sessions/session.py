@@ -340,8 +340,11 @@ class MqttSession(SessionEnd):
             raise WrongAcknowledgement(f"PUBCOMP for packet id {wrong} before its PUBREC")
 
     def _releasing(self, tag: int, count: int) -> None:
+        last = next(reversed(self.releasing), 0)
         for one in range(tag, min(tag + count, self.unacked.next_tag)):
             self.releasing[one] = None
+        if tag < last:  # no client does that [MQTT-4.6.0-3]
+            self.releasing = dict.fromkeys(sorted(self.releasing))
 
     def start_release(self, tag: int, count: int) -> None:
         """PUBREC was received (an op)."""
