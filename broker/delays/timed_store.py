@@ -158,9 +158,7 @@ class TimedStore:
             refine_max=REFINE_COUNT_MAX,
         )
 
-    def template(
-        self, where: bytes, prefix: bytes, *, retain: bool = True
-    ) -> TopicTemplate | None:
+    def template(self, where: bytes, prefix: bytes, *, retain: bool = True) -> TopicTemplate | None:
         """How messages of a kind are stored in their own topic; None if that is gone, or the
         exchange that delayed them.
 
