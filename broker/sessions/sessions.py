@@ -119,6 +119,8 @@ class Sessions:
             raise Refused(
                 Reason.FORBIDDEN, f"client id {client_id!r} belongs to another user's session"
             )
+        if expiry_seconds != 0 and (existing is None or existing.clean or clean):
+            self.core.check_writable()  # before anything ends for a session that cannot begin
         if existing is not None and existing.link is not None:
             old = existing.link
             existing.disconnect()  # ends a session that does not outlive its connection

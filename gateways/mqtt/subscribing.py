@@ -22,6 +22,7 @@ from polymq.broker.port import (
     Session,
     SubscriptionOptions,
     is_shared,
+    pattern_of,
 )
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.features import Features, NotOffered
@@ -158,6 +159,11 @@ def add_subscription(
         The QoS that is granted.
     """
     address = mapping.address(pattern)
+    if is_shared(address) and pattern_of(address)[0] == SYS_TOPIC:
+        raise NotOffered(
+            ReasonCode.TOPIC_FILTER_INVALID,
+            "topics of $SYS cannot be shared: subscribe to them without $share",
+        )
     granted = min(qos, features.qos_max)  # [MQTT-3.2.2-10]
     options = SubscriptionOptions(
         qos=granted,

@@ -283,6 +283,30 @@ def test_filter_queues_wait_for_a_log_that_takes_nothing(
     assert left(broker) == (0, 0)
 
 
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_session_stays_where_no_new_one_can_begin(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    """A full disk lets sessions end, because that frees something, and lets none begin."""
+    session, link = subscribed(broker)
+    if not connected:
+        session.disconnect()
+
+    def refuse(*, frees: bool = False) -> None:
+        if not frees:
+            raise Refused(Reason.STORAGE_FULL, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.engine.core, "check_writable", refuse)
+        with pytest.raises(Refused):
+            broker.port.sessions.connect(
+                "c", clean=True, expiry_seconds=None, link=SpyLink(), principal="u"
+            )
+    assert not link.over
+    session, _ = connect(broker, "c")
+    assert session.present
+
+
 def test_a_session_whose_end_is_refused_is_still_there(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

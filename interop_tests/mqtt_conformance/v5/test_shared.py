@@ -212,3 +212,10 @@ def test_messages_wait_while_all_members_are_away(case: Case) -> None:
     case.connect("p").send_message(case.topic(), b"x")
     member = case.connect("0", clean=False, present=True)
     assert member.message().body == b"x"
+
+
+def test_topics_of_the_server_cannot_be_shared(case: Case) -> None:
+    """Nobody is told of their values by a queue, so the client learns it at once."""
+    client = case.connect()
+    asked = (("$share/g/$SYS/#", 1), ("$SYS/broker/uptime", 0))
+    assert client.ask_subscribe(*asked) == (R.FILTER, R.SUCCESS)
