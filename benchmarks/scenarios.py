@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Protocol = Literal["mqtt", "amqp", "http", "rocketmq"]
-GENERATORS: Final[dict[Protocol, str]] = {"mqtt": "mqttgen", "amqp": "amqpgen"}
+Protocol = Literal["mqtt", "mqtt_ws", "amqp", "http", "rocketmq"]
+GENERATORS: Final[dict[Protocol, str]] = {
+    "mqtt": "mqttgen",
+    "mqtt_ws": "mqttgen",
+    "amqp": "amqpgen",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,18 @@ SCENARIOS: Final = (
         title="MQTT QoS 1, 1 to 1, 1 KiB, window 256",
         protocol="mqtt",
         options="-q 1 -w 256 -W 1024 -z 1024",
+    ),
+    Scenario(
+        name="mqtt-qos2",
+        title="MQTT QoS 2, 1 to 1, window 256",
+        protocol="mqtt",
+        options="-q 2 -w 256 -W 1024",
+    ),
+    Scenario(
+        name="mqtt-websocket",
+        title="MQTT QoS 1 over WebSocket, 1 to 1, window 256",
+        protocol="mqtt_ws",
+        options="-q 1 -w 256 -W 1024 -k /mqtt",
     ),
     Scenario(
         name="mqtt5-qos1",

@@ -119,7 +119,7 @@ class PolyMQ(Server):
     """
 
     name = "PolyMQ"
-    protocols: ClassVar[tuple[Protocol, ...]] = ("mqtt", "amqp")
+    protocols: ClassVar[tuple[Protocol, ...]] = ("mqtt", "mqtt_ws", "amqp")
     durability: ClassVar = "fsync"
     """What an acknowledgement means in all topics."""
 
@@ -136,6 +136,7 @@ class PolyMQ(Server):
         settings = {
             f"{listener}.port": "0" for listener in ("mqtt", "amqp", "http", "rocketmq", "admin")
         }
+        settings |= {"mqtt.websocket": "true", "mqtt.websocket_port": "0"}
         settings["server.data_directory"] = str(self.directory / "data")
         settings["names.enabled"] = "false"
         settings["log.level"] = "warning"
@@ -184,10 +185,13 @@ class Mosquitto(Server):
     """Eclipse mosquitto, from Debian's package or any other place on the path."""
 
     name = "mosquitto"
-    protocols = ("mqtt",)
+    protocols = ("mqtt", "mqtt_ws")
 
     CONFIGURATION: ClassVar = """\
 listener {port} 127.0.0.1
+listener {websocket_port} 127.0.0.1
+protocol websockets
+socket_domain ipv4
 allow_anonymous true
 persistence false
 max_inflight_messages 0
@@ -215,10 +219,12 @@ log_type error
         program = self.program()
         assert program is not None
         port = self.ports["mqtt"] = free_port()
+        websocket_port = self.ports["mqtt_ws"] = free_port()
         # As root it would take another user, who cannot read what root starts it with.
         user = "user root\n" if os.geteuid() == 0 else ""
         configuration = self.directory / "mosquitto.conf"
-        configuration.write_text(self.CONFIGURATION.format(port=port) + user, encoding="utf-8")
+        text = self.CONFIGURATION.format(port=port, websocket_port=websocket_port)
+        configuration.write_text(text + user, encoding="utf-8")
         self._launch([program, "-c", str(configuration)])
         self._wait_until(lambda: _answers(port, b"\xc0\x00"))
 

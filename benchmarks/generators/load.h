@@ -108,13 +108,20 @@ static void check_options(void) {
 
 /* --- connections ------------------------------------------------------------------------------ */
 
+#define FRAME_HEAD_BYTES_MAX 14
+enum websocket_frame { BINARY_FRAME = 0x82, MASKED = 0x80, LENGTH_16 = 126, LENGTH_64 = 127 };
 enum role { PUBLISHER, SUBSCRIBER };
+static int websocket; /* whether packets are in frames of WebSocket (RFC 6455 part 5.2) */
 
 typedef struct {
     int socket, index;
     enum role role;
     uint8_t *in, *out;                         /* received and not yet parsed; not yet sent */
     size_t in_used, in_size, out_sent, out_used, out_size;
+    size_t framed;                             /* of the output, up to where it is in frames */
+    uint64_t frame_left;                       /* bytes that the frame being read still has */
+    uint8_t head[FRAME_HEAD_BYTES_MAX];        /* of the next frame, as far as it is here */
+    size_t head_used;
     int waits_for_room;                        /* epoll is asked for EPOLLOUT */
     uint32_t sequence, acknowledged;           /* of a publisher's messages: how many */
 } connection;
@@ -138,6 +145,7 @@ static uint8_t *connection_put(connection *c, size_t size) {
     if (c->out_used + size > c->out_size && c->out_sent) {
         memmove(c->out, c->out + c->out_sent, c->out_used - c->out_sent);
         c->out_used -= c->out_sent;
+        c->framed -= c->framed < c->out_sent ? c->framed : c->out_sent;
         c->out_sent = 0;
     }
     while (c->out_used + size > c->out_size) {
@@ -156,7 +164,62 @@ static void connection_wait_for_room(connection *c, int wait) {
     c->waits_for_room = wait;
 }
 
+/* The head of a frame of a client. Its masking key is 0, so the bytes behind it stay as they are. */
+static size_t put_frame_head(uint8_t *to, size_t size) {
+    size_t at = 2;
+    to[0] = BINARY_FRAME;
+    to[1] = (uint8_t)(MASKED | (size < LENGTH_16 ? size : size < 65536 ? LENGTH_16 : LENGTH_64));
+    if (size >= 65536) put64(to + at, size), at += 8;
+    else if (size >= LENGTH_16) put16(to + at, (uint32_t)size), at += 2;
+    memset(to + at, 0, 4);
+    return at + 4;
+}
+
+/* What was written since the last time becomes one frame. */
+static void connection_frame(connection *c) {
+    uint8_t head[FRAME_HEAD_BYTES_MAX];
+    size_t size = c->out_used - c->framed;
+    if (!websocket || !size) return;
+    size_t head_size = put_frame_head(head, size);
+    connection_put(c, head_size);
+    memmove(c->out + c->framed + head_size, c->out + c->framed, size);
+    memcpy(c->out + c->framed, head, head_size);
+    c->framed = c->out_used;
+}
+
+/* Bytes that were received, without the heads of their frames, behind what is not yet parsed. */
+static void connection_unframe(connection *c, const uint8_t *from, size_t size) {
+    while (size) {
+        if (!c->frame_left) {
+            c->head[c->head_used++] = *from++;
+            size--;
+            size_t length = c->head_used < 2 ? 0 : c->head[1];
+            size_t more = length == LENGTH_64 ? 8 : length == LENGTH_16 ? 2 : 0;
+            if (c->head_used < 2 + more) continue;
+            errno = 0;
+            if (c->head[0] != BINARY_FRAME) fail("an unexpected frame: 0x%02x", c->head[0]);
+            c->frame_left = more == 8   ? get64(c->head + 2)
+                            : more == 2 ? get16(c->head + 2)
+                                        : length;
+            c->head_used = 0;
+            continue;
+        }
+        size_t part = size < c->frame_left ? size : (size_t)c->frame_left;
+        while (c->in_used + part > c->in_size) {
+            c->in_size *= 2;
+            c->in = realloc(c->in, c->in_size);
+            if (!c->in) fail("no memory");
+        }
+        memcpy(c->in + c->in_used, from, part);
+        c->in_used += part;
+        c->frame_left -= part;
+        from += part;
+        size -= part;
+    }
+}
+
 static void connection_flush(connection *c) {
+    connection_frame(c);
     while (c->out_sent < c->out_used) {
         ssize_t sent = send(c->socket, c->out + c->out_sent, c->out_used - c->out_sent,
                             MSG_NOSIGNAL);
@@ -168,7 +231,7 @@ static void connection_flush(connection *c) {
         if (sent < 0) fail("send");
         c->out_sent += (size_t)sent;
     }
-    c->out_sent = c->out_used = 0;
+    c->out_sent = c->out_used = c->framed = 0;
     connection_wait_for_room(c, 0);
 }
 
@@ -255,19 +318,23 @@ static void offer_paced(uint64_t start, uint64_t now) {
 }
 
 static void receive(connection *c) {
+    static uint8_t frames[2 * SEND_BYTES_MAX];
     if (c->in_used == c->in_size) {
         c->in_size *= 2;
         c->in = realloc(c->in, c->in_size);
         if (!c->in) fail("no memory");
     }
-    ssize_t received = recv(c->socket, c->in + c->in_used, c->in_size - c->in_used, 0);
+    uint8_t *to = websocket ? frames : c->in + c->in_used;
+    size_t room = websocket ? sizeof frames : c->in_size - c->in_used;
+    ssize_t received = recv(c->socket, to, room, 0);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (received < 0) fail("recv");
     errno = 0;
     if (received == 0)
         fail("the server closed the connection of %s %d",
              c->role == PUBLISHER ? "publisher" : "subscriber", c->index);
-    c->in_used += (size_t)received;
+    if (websocket) connection_unframe(c, frames, (size_t)received);
+    else c->in_used += (size_t)received;
     size_t taken = take_packets(c, now_ns());
     if (taken && taken < c->in_used) memmove(c->in, c->in + taken, c->in_used - taken);
     c->in_used -= taken;

@@ -2,9 +2,10 @@
  *
  * Build: cc -O2 -Wall -Wextra -o mqttgen mqttgen.c
  * Options of its own:
- *   -q QOS      0 or 1, of publishers and subscribers (default 0)
+ *   -q QOS      0, 1 or 2, of publishers and subscribers (default 0)
  *   -T TOPICS   publisher i publishes to PREFIX/(i mod T), subscriber j reads PREFIX/(j mod T)
  *   -5 COUNT    speak MQTT 5.0, and give each message so many user properties
+ *   -k PATH     over WebSocket, asked for at this path
  *
  * Prints one line of JSON. Exits 0 only if everything sent arrived once, in order and intact.
  */
@@ -12,10 +13,11 @@
 
 #define PACKET_IDS 65536
 #define USER_PROPERTIES_MAX 32
-enum packet { CONNACK = 2, PUBLISH = 3, PUBACK = 4 };
+enum packet { CONNACK = 2, PUBLISH = 3, PUBACK = 4, PUBREC = 5, PUBREL = 6, PUBCOMP = 7 };
 
 static int qos, topics = 1;
 static int five, user_properties;
+static const char *websocket_path;
 
 static struct {
     uint8_t *packet;                   /* a whole PUBLISH, to be copied and filled in */
@@ -86,6 +88,44 @@ static void make_packet(int index) {
     publishing[index].busy = take_memory(PACKET_IDS, 1);
 }
 
+static void send_packet(int opened, const uint8_t *packet, size_t size) {
+    uint8_t framed[256];
+    size_t head = websocket ? put_frame_head(framed, size) : 0;
+    memcpy(framed + head, packet, size);
+    send_whole(opened, framed, head + size);
+}
+
+/* The start of a packet that has a frame of its own. */
+static void receive_packet(int opened, uint8_t *packet, size_t size) {
+    uint8_t head[2];
+    errno = 0;
+    if (websocket) {
+        receive_whole(opened, head, 2);
+        if (head[0] != BINARY_FRAME || head[1] >= LENGTH_16) fail("an unexpected frame");
+    }
+    receive_whole(opened, packet, size);
+}
+
+/* The handshake of WebSocket (RFC 6455 part 4.1); which key is answered makes no difference here. */
+static void open_websocket(int opened) {
+    char text[512];
+    int size = snprintf(text, sizeof text,
+                        "GET %s HTTP/1.1\r\nHost: %s:%d\r\nUpgrade: websocket\r\n"
+                        "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+                        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n",
+                        websocket_path, options.host, options.port);
+    send_whole(opened, (uint8_t *)text, (size_t)size);
+    size_t used = 0;
+    do {
+        errno = 0;
+        if (used + 1 == sizeof text) fail("the answer to the handshake is long");
+        receive_whole(opened, (uint8_t *)text + used, 1);
+        text[++used] = 0;
+    } while (used < 4 || memcmp(text + used - 4, "\r\n\r\n", 4));
+    errno = 0;
+    if (strncmp(text, "HTTP/1.1 101", 12)) fail("no WebSocket at %s: %.40s", websocket_path, text);
+}
+
 /* Connects with a clean session and no keep-alive. */
 static int open_client(int index, enum role role) {
     char id[64];
@@ -96,8 +136,9 @@ static int open_client(int index, enum role role) {
     put16(packet + 12 + five, (uint32_t)size);
     memcpy(packet + 14 + five, id, size);
     int opened = connect_blocking(options.host, options.port, options.stall_seconds);
-    send_whole(opened, packet, (size_t)(14 + five) + size);
-    receive_whole(opened, answer, 4);
+    if (websocket) open_websocket(opened);
+    send_packet(opened, packet, (size_t)(14 + five) + size);
+    receive_packet(opened, answer, 4);
     receive_whole(opened, answer + 4, (size_t)answer[1] - 2);
     errno = 0;
     if (answer[0] >> 4 != CONNACK || answer[3]) fail("CONNECT was refused with %d", answer[3]);
@@ -113,8 +154,8 @@ static void subscribe(int opened, int index) {
     put16(packet + at, (uint32_t)size);
     memcpy(packet + at + 2, topic, size);
     packet[at + 2 + size] = (uint8_t)qos;
-    send_whole(opened, packet, at + 3 + size);
-    receive_whole(opened, answer, (size_t)(5 + five));
+    send_packet(opened, packet, at + 3 + size);
+    receive_packet(opened, answer, (size_t)(5 + five));
     errno = 0;
     if (answer[0] != 0x90 || answer[4 + five] & 0x80) fail("SUBSCRIBE was refused");
 }
@@ -135,14 +176,18 @@ static void put_message(connection *c, uint64_t due_ns) {
     fill_message(c, to + publishing[c->index].payload_at, due_ns);
 }
 
+static void answer(connection *c, enum packet type, const uint8_t *packet_id) {
+    uint8_t *packet = connection_put(c, 4);
+    packet[0] = (uint8_t)(type << 4 | (type == PUBREL ? 2 : 0));
+    packet[1] = 2;
+    memcpy(packet + 2, packet_id, 2);
+}
+
 static void take_publish(connection *c, const uint8_t *packet, size_t at, size_t end,
                          uint64_t now) {
     at += 2 + get16(packet + at);
     if (packet[0] & 0x06) {
-        uint8_t *ack = connection_put(c, 4);
-        ack[0] = PUBACK << 4;
-        ack[1] = 2;
-        memcpy(ack + 2, packet + at, 2);
+        answer(c, packet[0] & 0x04 ? PUBREC : PUBACK, packet + at);
         at += 2;
     }
     if (five) {
@@ -158,7 +203,8 @@ static void take_publish(connection *c, const uint8_t *packet, size_t at, size_t
     else check_message(c, packet + at, end - at, now);
 }
 
-static void take_puback(connection *c, uint32_t id) {
+/* The end of a message's exchange: PUBACK, or PUBCOMP for QoS 2. */
+static void take_last_ack(connection *c, uint32_t id) {
     if (!publishing[c->index].busy[id]) { refused++; return; }
     publishing[c->index].busy[id] = 0;
     c->acknowledged++;
@@ -180,7 +226,10 @@ static size_t take_packets(connection *c, uint64_t now) {
         errno = 0;
         switch (packet[0] >> 4) {
         case PUBLISH: take_publish(c, packet, at, at + length, now); break;
-        case PUBACK: take_puback(c, get16(packet + at)); break;
+        case PUBACK:
+        case PUBCOMP: take_last_ack(c, get16(packet + at)); break;
+        case PUBREC: answer(c, PUBREL, packet + at); break;
+        case PUBREL: answer(c, PUBCOMP, packet + at); break;
         default: fail("an unexpected packet of type %d", packet[0] >> 4);
         }
         used += at + length;
@@ -188,17 +237,19 @@ static size_t take_packets(connection *c, uint64_t now) {
 }
 
 int main(int count, char **values) {
-    for (int letter; (letter = getopt(count, values, COMMON_OPTIONS "q:T:5:")) != -1;) {
+    for (int letter; (letter = getopt(count, values, COMMON_OPTIONS "q:T:5:k:")) != -1;) {
         if (letter == 'q') qos = atoi(optarg);
         else if (letter == 'T') topics = atoi(optarg);
         else if (letter == '5') five = 1, user_properties = atoi(optarg);
+        else if (letter == 'k') websocket = 1, websocket_path = optarg;
         else if (!take_option(letter, optarg)) {
-            fprintf(stderr, "usage: %s " COMMON_USAGE " [-q QOS] [-T TOPICS] [-5 COUNT]\n", values[0]);
+            fprintf(stderr, "usage: %s " COMMON_USAGE " [-q QOS] [-T TOPICS] [-5 COUNT] [-k PATH]\n",
+                    values[0]);
             return EXIT_USAGE;
         }
     }
     check_options();
-    if (qos < 0 || qos > 1) fail("option -q: 0 or 1");
+    if (qos < 0 || qos > 2) fail("option -q: 0, 1 or 2");
     if (user_properties < 0 || user_properties > USER_PROPERTIES_MAX) fail("option -5: 0 to 32");
     if (topics < 1 || options.subscribers % topics) fail("option -T: must divide the subscribers");
     deliveries_each = (uint64_t)(options.subscribers / topics);
