@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.permissions import format_pattern
 from polymq.broker.admission.permitted import Permitted
@@ -59,9 +61,10 @@ class PermittedSessions(Permitted):
         self,
         template: Template,
         batch: Batch,
-        row: int,
+        first: int,
+        last: int,
         session: Session,
-        packet_id: int,
+        packet_ids: Sequence[int],
         *,
         delay_ms: int = 0,
     ) -> Position:
@@ -69,9 +72,9 @@ class PermittedSessions(Permitted):
         inner = self._allowed(template)
         before = self._parts.storage.log.appended
         position = self._parts.sessions.publish_once(
-            inner, batch, row, session, packet_id, delay_ms=delay_ms
+            inner, batch, first, last, session, packet_ids, delay_ms=delay_ms
         )
-        self._spent(1, before)
+        self._spent(last - first, before)
         return position
 
     # --- what a session asks: `session.Guard` -----------------------------------------------

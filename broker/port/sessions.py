@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -190,8 +190,12 @@ class Session(Protocol):
     def is_duplicate(self, packet_id: int) -> bool:
         """Whether an inbound QoS 2 PUBLISH with this id was taken already and not released."""
 
-    def released(self, packet_id: int) -> Position:
-        """Inbound PUBREL. PUBCOMP waits for the position. Unknown ids are answered too."""
+    def are_new(self, packet_ids: Sequence[int]) -> bool:
+        """Whether inbound QoS 2 PUBLISHes with these ids are no duplicates, nor any of each
+        other."""
+
+    def released(self, first_packet_id: int, count: int) -> Position:
+        """Inbound PUBRELs. PUBCOMPs wait for the position. Unknown ids are answered too."""
 
     def ready(self) -> None:
         """The transport drained."""
@@ -231,10 +235,13 @@ class SessionPort(Protocol):
         self,
         template: Template,
         batch: Batch,
-        row: int,
+        first: int,
+        last: int,
         session: Session,
-        packet_id: int,
+        packet_ids: Sequence[int],
         *,
         delay_ms: int = 0,
     ) -> Position:
-        """One inbound QoS 2 message: stored together with (session, packet id)."""
+        """Inbound QoS 2 messages, which are new: rows [first, last), each stored together with its
+        (session, packet id). Raises Refused: as `BrokerPort.publish`; the first `Refused.stored`
+        are taken."""

@@ -269,3 +269,10 @@ Holder = QueueFlight | RetainedFlight | LiveFlight | None
 def packet_id(tag: int) -> int:
     """The packet id that the client sees: 1 to 65,535 [MQTT-2.3.1-1]."""
     return (tag - 1) % PACKET_IDS + 1
+
+
+def packet_id_run(first: int, count: int) -> Sequence[int]:
+    """Consecutive packet ids; after 65,535 comes 1."""
+    if first + count <= PACKET_IDS + 1:
+        return range(first, first + count)
+    return [*range(first, PACKET_IDS + 1), *range(1, first + count - PACKET_IDS)]

@@ -21,7 +21,13 @@ from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.unacked import Unacked
 from polymq.broker.port.sessions import SubscriptionOptions, Will
 from polymq.broker.port.values import Address, Position
-from polymq.broker.sessions.flights import Holder, RetainedFlight, SessionGroup, packet_id
+from polymq.broker.sessions.flights import (
+    Holder,
+    RetainedFlight,
+    SessionGroup,
+    packet_id,
+    packet_id_run,
+)
 from polymq.broker.sessions.subscription import Subscription
 from polymq.broker.sessions.window import Window
 from polymq.broker.topics.retained import ENTRY
@@ -411,12 +417,19 @@ class MqttSession(SessionEnd):
         """See `port.Session`."""
         return packet in self.inbound
 
-    def released(self, packet: int) -> Position:
+    def are_new(self, packet_ids: Sequence[int]) -> bool:
         """See `port.Session`."""
-        if packet not in self.inbound or self.clean:
-            self.inbound.discard(packet)
-            return Position(0)
-        return self.core.journal.write({"op": "in-", "s": self.number, "p": packet})
+        return self.inbound.isdisjoint(packet_ids) and len(set(packet_ids)) == len(packet_ids)
+
+    def released(self, first_packet_id: int, count: int) -> Position:
+        """See `port.Session`."""
+        packet_ids = packet_id_run(first_packet_id, count)
+        if self.clean:
+            self.inbound.difference_update(packet_ids)
+        elif not self.inbound.isdisjoint(packet_ids):
+            op = {"op": "in-", "s": self.number, "p": first_packet_id}
+            return self.core.journal.write(op if count == 1 else {**op, "n": count})
+        return Position(0)
 
     # --- subscriptions ------------------------------------------------------------------------
 

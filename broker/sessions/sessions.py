@@ -7,7 +7,7 @@ does while it is connected is in `session.py`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -45,7 +45,7 @@ from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import Retained
 from polymq.broker.topics.topic import TopicTemplate
 from polymq.broker.topics.topics import Topics
-from polymq.core_log.kernels.batch import EXTRA_NONE, EXTRA_VERBATIM, Batch
+from polymq.core_log.kernels.batch import EXTRA_VERBATIM, Batch
 
 RESENT_AT_ONCE: Final = 64
 """Runs of messages in flight that are sent again in one iteration, some 20 us each. Where a client
@@ -151,41 +151,63 @@ class Sessions:
         self,
         template: Template,
         batch: Batch,
-        row: int,
+        first: int,
+        last: int,
         session: Session,
-        packet_id: int,
+        packet_ids: Sequence[int],
         *,
         delay_ms: int = 0,
     ) -> Position:
         """See `SessionPort.publish_once`."""
         assert isinstance(template, TopicTemplate)
         assert isinstance(session, MqttSession)
+        try:
+            position = self._publish_once(
+                template, batch, first, last, session, packet_ids, delay_ms
+            )
+        except Refused as error:
+            self._took(session, packet_ids[: error.stored])
+            raise
+        self._took(session, packet_ids)
+        return position
+
+    def _publish_once(
+        self,
+        template: TopicTemplate,
+        batch: Batch,
+        first: int,
+        last: int,
+        session: MqttSession,
+        packet_ids: Sequence[int],
+        delay_ms: int,
+    ) -> Position:
         due_ms = self.core.clock_ms() + delay_ms
         if session.clean:
-            position = self.delays.publish(template, batch, row, row + 1, due_ms)
-            session.inbound.add(packet_id)
-            return position
-        mark = f"{QOS2_PROPERTY}\x01{session.number:x}.{packet_id:x}\x02".encode()
-        if template.record.extra_kind == EXTRA_NONE:
-            properties = mark  # behind the constant part, which all messages of the kind share
-        else:  # readers look for the message's own property there: the mark comes behind that
-            properties = b""
-            (message,) = rows_of_batch(template, batch, row, row + 1)
-            message = message._replace(extra=message.extra + mark)
-            batch, row = settling_batch([message], 0, [0]), 0
-            template = self.topics.rerouted(template, template.route)
-            template.record = replace(template.record, extra_kind=EXTRA_VERBATIM, extra_name=b"")
-        position = self.delays.publish(
-            template,
-            batch,
-            row,
-            row + 1,
+            return self.delays.publish(template, batch, first, last, due_ms)
+        # The mark is the last of a message's own properties: readers look for them in front.
+        mark = f"{QOS2_PROPERTY}\x01{session.number:x}."
+        messages = [
+            message._replace(extra=message.extra + f"{mark}{packet_id:x}\x02".encode())
+            for message, packet_id in zip(
+                rows_of_batch(template, batch, first, last), packet_ids, strict=True
+            )
+        ]
+        marked = self.topics.rerouted(template, template.route)
+        marked.record = replace(template.record, extra_kind=EXTRA_VERBATIM, extra_name=b"")
+        return self.delays.publish(
+            marked,
+            settling_batch(messages, 0, [0] * len(messages)),
+            0,
+            len(messages),
             due_ms,
-            properties=properties,
             system_flag=SYSTEM_FLAG_STATE,
         )
-        self.state.took_inbound(session.number, packet_id)
-        return position
+
+    def _took(self, session: MqttSession, packet_ids: Sequence[int]) -> None:
+        if session.clean:
+            session.inbound.update(packet_ids)
+        elif packet_ids:
+            self.state.took_inbound(session.number, packet_ids)
 
     def change_expiry(self, session: MqttSession, seconds: int | None) -> Position:
         """How long a persistent session outlives its connections from now on. Raises Refused."""

@@ -46,6 +46,7 @@ from polymq.broker.sessions.flights import (
     RetainedFlight,
     RetainedFlights,
     SessionGroup,
+    packet_id_run,
 )
 from polymq.broker.sessions.options import options_of, options_row
 from polymq.broker.sessions.owed import Owed, owed_of
@@ -356,18 +357,18 @@ class SessionState:
         session.forget_released(op["t"], op["n"])
         return [("session", str(session.number))]
 
-    def took_inbound(self, number: int, packet: int) -> None:
-        """A QoS 2 message of the session was stored (its record says so)."""
+    def took_inbound(self, number: int, packet_ids: Iterable[int]) -> None:
+        """QoS 2 messages of the session were stored (their records say so)."""
         session = self.by_number.get(number)
         if session is not None:
-            session.inbound.add(packet)
+            session.inbound.update(packet_ids)
             self.core.journal.dirty.add(("session", str(number)))
 
     def _apply_inbound_release(self, op: Op) -> Touched:
         session = self.by_number.get(op["s"])
         if session is None:
             return []
-        session.inbound.discard(op["p"])
+        session.inbound.difference_update(packet_id_run(op["p"], op.get("n", 1)))
         return [("session", str(session.number))]
 
     # --- snapshot -------------------------------------------------------------------------
@@ -406,7 +407,7 @@ class SessionState:
         inbound = record.properties.get(QOS2_PROPERTY)
         if inbound is not None:
             number, _, packet = inbound.partition(".")
-            self.took_inbound(int(number, 16), int(packet, 16))
+            self.took_inbound(int(number, 16), (int(packet, 16),))
         return ()
 
     def index_numbers(self) -> Iterator[int]:

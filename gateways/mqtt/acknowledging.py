@@ -13,8 +13,6 @@ from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.frames import encode_ids
 from polymq.gateways.mqtt.reason_counts import ReasonCounts
 
-RELEASED_AT_ONCE: Final = 16
-"""PUBRELs between two looks at the clock: each may be a record."""
 _PUBCOMP: Final = 0x70
 _TYPE_OF_PACKET: Final = 0x0F
 """Of the types that `kernels.parse` gives: the packet's own."""
@@ -48,11 +46,7 @@ def acknowledge(
         elif kind == codes.TYPE_PUBCOMP:
             session.completed(first, count, True)
         else:  # PUBREL: answered also if the id is not known
-            for packet_id in range(first, first + count):
-                released = session.released((packet_id - 1) % codes.IDENTIFIER_MAX + 1)
-                position = max(position, released)
-                if packet_id % RELEASED_AT_ONCE == 0:
-                    yield
+            position = max(position, session.released(first, count))
             completions.append(encode_ids(_PUBCOMP, first, count))
             completed += count
             if counts is not None:

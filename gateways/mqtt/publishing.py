@@ -8,7 +8,8 @@ Rules:
   [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the message is dropped and counted,
   unless it is too large. What is published to `$SYS/...` is dropped: MQTT 5 says that it is not
   authorized, and before that it is acknowledged, because bridges publish there.
-* QoS 2 goes message by message: each carries its packet id into the log.
+* Messages of QoS 2 carry their packet ids into the log. Where one of a run was taken before, or one
+  is refused, the run goes message by message.
 """
 
 from __future__ import annotations
@@ -103,19 +104,28 @@ class Publishing:
     def _publish_once(
         self, template: Template, batch: Batch, first: int, last: int, delay: int
     ) -> Position:
-        """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]. Each
-        message is refused by itself: those before it are stored."""
+        """QoS 2: stored unless its packet id was taken and not yet released [MQTT-4.3.3-2]."""
         connection, shared = self._path.connection, self._shared
         session = None if connection is None else connection.session
         assert session is not None
-        sessions = self._path.port.sessions
-        for row in range(first, last):
-            packet_id = batch.rows[row * COLUMNS + IDENTIFIER]
+        port = self._path.port
+        publish = port.sessions.publish_once
+        ids = batch.rows[first * COLUMNS + IDENTIFIER : last * COLUMNS : COLUMNS]
+        if last - first > 1 and session.are_new(ids):
+            try:
+                shared.once_position = publish(
+                    template, batch, first, last, session, ids, delay_ms=delay
+                )
+                return shared.once_position
+            except Refused as error:  # of which message, is found out below
+                if error.stored:
+                    shared.once_position = port.storage.log_end()
+        for row, packet_id in enumerate(ids, first):
             if session.is_duplicate(packet_id):
                 continue
             try:
-                shared.once_position = sessions.publish_once(
-                    template, batch, row, session, packet_id, delay_ms=delay
+                shared.once_position = publish(
+                    template, batch, row, row + 1, session, (packet_id,), delay_ms=delay
                 )
             except Refused as error:
                 self.refused(error, template.route.topic.encode(), batch, row, row + 1)

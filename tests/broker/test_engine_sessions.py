@@ -210,18 +210,45 @@ def test_an_inbound_qos_2_message_is_taken_once(tmp_path: Path, way: str) -> Non
     session, _ = connect(broker, "c")
     template = broker.template("a", qos=2)
     assert not session.is_duplicate(packet)
-    broker.port.sessions.publish_once(template, batch_of(b"x"), 0, session, packet)
+    broker.port.sessions.publish_once(template, batch_of(b"x"), 0, 1, session, (packet,))
     assert session.is_duplicate(packet)
     broker.step()
     start_again(broker, way)
     session, _ = connect(broker, "c")
     assert session.is_duplicate(packet)
-    session.released(packet)
+    session.released(packet, 1)
     broker.step(1.0)
     start_again(broker, way)
     session, _ = connect(broker, "c")
     assert not session.is_duplicate(packet)
     broker.stop()
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_a_run_of_qos_2_messages_is_taken_once(broker: Broker, way: str) -> None:
+    """Each has its own packet id, and PUBRELs for a run of them are one record; after the last
+    packet id comes the first."""
+    session, _ = connect(broker, "c")
+    ids = (65_534, 65_535, 1, 7, 8)
+    assert session.are_new(ids)
+    assert not session.are_new((2, 2))
+    template = broker.template("a", qos=2)
+    bodies = [b"%d" % packet for packet in ids]
+    broker.port.sessions.publish_once(template, batch_of(*bodies), 0, 5, session, ids)
+    broker.step()
+    start_again(broker, way)
+    session, _ = connect(broker, "c")
+    assert [packet for packet in range(1, 65_536) if session.is_duplicate(packet)] == sorted(ids)
+    assert not session.are_new((2, 8))
+    before = broker.store.log.appended
+    session.released(65_533, 7)  # some of them are not known
+    assert broker.store.log.appended - before < 500
+    broker.step(1.0)
+    start_again(broker, way)
+    session, _ = connect(broker, "c")
+    assert [packet for packet in range(1, 65_536) if session.is_duplicate(packet)] == [7, 8]
+    (queue,) = broker.engine.topics.topics["a"].queues
+    assert queue.index.end_offset == 5
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5000])
@@ -240,7 +267,7 @@ def test_a_qos_2_message_keeps_its_own_property_where_readers_look(
     batch = Batch()
     batch.buffer = b"tbody" + b"\x01\x01"
     batch.add((0, 1), (1, 4), (5, 2), identifier=7)
-    broker.port.sessions.publish_once(template, batch, 0, session, 7, delay_ms=delay_ms)
+    broker.port.sessions.publish_once(template, batch, 0, 1, session, (7,), delay_ms=delay_ms)
     broker.step()
     start_again(broker, way)
     session, _ = connect(broker, "c")

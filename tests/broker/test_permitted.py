@@ -335,7 +335,7 @@ def test_a_template_ends_with_the_right(people: Broker, how: str) -> None:
     batch = batch_of(b"2")
     for operation in (
         lambda: port.publish(template, batch, 0, 1),
-        lambda: port.sessions.publish_once(template, batch, 0, session, 1),
+        lambda: port.sessions.publish_once(template, batch, 0, 1, session, (1,)),
         lambda: port.transactions.publish_settling(template, batch, 0, None, 0),  # type: ignore[arg-type]
         lambda: port.transactions.commit(
             [Publishing(template=template, batch=batch, first=0, last=1)], []

@@ -445,7 +445,7 @@ def make_everything(broker: Broker) -> None:
     broker.publish(template, b"1", b"2", b"3")
     broker.publish(broker.template("home", "a", retain=True), b"warm")
     engine.port.sessions.publish_once(
-        broker.template("kept", "x", qos=2), batch_of(b"once"), 0, session, 77
+        broker.template("kept", "x", qos=2), batch_of(b"once"), 0, 1, session, (77,)
     )
     broker.step(1)
     session.disconnect()

@@ -34,7 +34,6 @@ from polymq.gateways.mqtt.kernels.codes import (
     FLAGS_OF_KIND,
     FLAGS_PLAIN,
     TYPE_PUBACK,
-    TYPE_PUBREL,
 )
 from polymq.gateways.mqtt.kernels.frames import encode_acks, parse, refuse_payloads
 from polymq.gateways.mqtt.mapping import template_key
@@ -158,8 +157,6 @@ class BatchPath:
             at = index * ACK_COLUMNS
             if acks[at] & ACK_TYPE == TYPE_PUBACK:
                 room -= 1
-            elif acks[at] & ACK_TYPE == TYPE_PUBREL:
-                room -= RECORD_COST * acks[at + 2]
             else:
                 room -= RECORD_COST
         return room >= 0

@@ -214,6 +214,7 @@ def test_messages_wait_while_all_members_are_away(case: Case) -> None:
     assert member.message().body == b"x"
 
 
+@shows("MQTT-3.8.4-6", "MQTT-3.8.4-7", "MQTT-3.9.3-1")
 def test_topics_of_the_server_cannot_be_shared(case: Case) -> None:
     """Nobody is told of their values by a queue, so the client learns it at once."""
     client = case.connect()

@@ -63,7 +63,7 @@ class Once(Part):
             answered = [packet for packet, one in self.packets.items() if one.taken <= flushed]
             for packet in answered:
                 if random.random() < 0.5 and self.packets[packet].released == NEVER:
-                    self.packets[packet].released = int(session.released(packet))
+                    self.packets[packet].released = int(session.released(packet, 1))
         session.disconnect()
 
     def _send(self, actor: EngineActor, session: Session, packet: int, body: bytes) -> None:
@@ -72,7 +72,9 @@ class Once(Part):
         start = actor.store.log.appended
         template = actor.template(TOPIC, "x")
         position = int(
-            actor.engine.port.sessions.publish_once(template, batch_of(body), 0, session, packet)
+            actor.engine.port.sessions.publish_once(
+                template, batch_of(body), 0, 1, session, (packet,)
+            )
         )
         self.stream.messages.append(Message(body, start, position, actor.loop.clock_ms()))
         self.packets[packet] = Packet(body, position)

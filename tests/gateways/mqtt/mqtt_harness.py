@@ -5,7 +5,7 @@ Nothing here waits: a test moves the clock, runs the loop's turns and commits th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -169,9 +169,13 @@ class SpySession:
     def is_duplicate(self, packet_id: int) -> bool:
         return packet_id in self.inbound
 
-    def released(self, packet_id: int) -> Position:
-        self.calls.append(("released", packet_id))
-        self.inbound.discard(packet_id)
+    def are_new(self, packet_ids: Sequence[int]) -> bool:
+        return not self.inbound & {*packet_ids} and len({*packet_ids}) == len(packet_ids)
+
+    def released(self, first_packet_id: int, count: int) -> Position:
+        packet_ids = [(first_packet_id + k - 1) % 65_535 + 1 for k in range(count)]
+        self.calls += [("released", packet_id) for packet_id in packet_ids]
+        self.inbound -= {*packet_ids}
         return self.port.append()
 
     def ready(self) -> None:
@@ -290,16 +294,22 @@ class SpyPort(spy_port.SpyPort):
         self,
         template: SpyTemplate,
         batch: Batch,
-        row: int,
+        first: int,
+        last: int,
         session: SpySession,
-        packet_id: int,
+        packet_ids: Sequence[int],
         *,
         delay_ms: int,
     ) -> Position:
         if delay_ms:
             self.delays_ms.append(delay_ms)
-        session.inbound.add(packet_id)
-        self._publish_row(template, batch, row, (session.client_id, packet_id))
+        for row, packet_id in zip(range(first, last), packet_ids, strict=True):
+            try:
+                self._publish_row(template, batch, row, (session.client_id, packet_id))
+            except Refused as error:
+                error.stored = row - first
+                raise
+            session.inbound.add(packet_id)
         return self.append()
 
     def _publish_row(

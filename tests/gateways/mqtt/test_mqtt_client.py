@@ -277,6 +277,18 @@ def test_a_duplicate_is_answered_when_its_original_is_committed() -> None:
     assert len(broker.port.published) == 1
 
 
+def test_duplicates_in_a_run_are_not_stored() -> None:
+    """Some came before, and some in the same read; all are answered."""
+    broker = Broker()
+    peer = broker.peer()
+    peer.send(wire.publish("a", b"1", qos=2, packet_id=2))
+    bodies = {2: b"1", 3: b"2", 4: b"3", 1: b"4"}
+    ids = (4, 2, 3, 4, 1)
+    peer.send(*(wire.publish("a", bodies[number], qos=2, packet_id=number) for number in ids))
+    assert [found.body for found in broker.port.published] == [b"1", b"3", b"2", b"4"]
+    assert peer.receive() == [wire.pubrec(number) for number in (2, *ids)]
+
+
 def test_pubrel_of_an_unknown_id_is_answered() -> None:
     """The client may repeat it after a reconnection, and has to come to an end."""
     broker = Broker()
