@@ -1,35 +1,28 @@
-"""How the server behaves with many queues, much backlog, many connections, many subscriptions.
+"""How the server behaves with many queues, much backlog, many subscriptions, and many of what MQTT
+has.
 
 Figures of this kind do not depend on a peer: they are bounds that the design promises. Queues,
 backlog and routing are measured on the engine and its store in processes of their own
-(`scale_engine.py`), connections on a started server with clients in another process.
+(`scale_engine.py`), MQTT on a started server with clients in another process (`scale_mqtt.py`).
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.errors import BenchmarkFailed
-from benchmarks.machine import HOST, ROOT, process_tree
-from benchmarks.servers import PolyMQ
+from benchmarks.machine import ROOT
+from benchmarks.scale_mqtt import measure_mqtt, mqtt_lines
 
 QUEUES: Final = 100_000
 BACKLOG: Final = 1_000_000
-CONNECTIONS: Final = 10_000
 ROUTES: Final = 100_000
 ACTION_SECONDS_MAX: Final = 600
-SPARE_FILES: Final = 200
-"""Descriptors that a process needs for other things than connections."""
-IDLE_SECONDS: Final = 2.0
-"""How long connections are held before memory is looked at: what opening them left is done."""
 
 
 def measure_scale(directory: Path, *, quick: bool) -> dict[str, Any]:
@@ -42,7 +35,7 @@ def measure_scale(directory: Path, *, quick: bool) -> dict[str, Any]:
             "queues": measure_queues(directory / "queues", QUEUES // part),
             "backlog": run_action("backlog", directory / "backlog", BACKLOG // part),
             "route_ns": run_action("route", directory / "route", ROUTES // part),
-            "connections": measure_connections(directory / "connections", CONNECTIONS // part),
+            "mqtt": measure_mqtt(directory / "mqtt", part),
         }
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -76,71 +69,6 @@ def run_action(action: str, directory: Path, count: int) -> dict[str, Any]:
         raise BenchmarkFailed(f"{action}: {ended.stderr.strip()}")
     figures: dict[str, Any] = json.loads(ended.stdout)
     return figures
-
-
-def measure_connections(directory: Path, count: int) -> dict[str, Any]:
-    """Idle MQTT connections, held by another process: memory of the server for each."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    count = min(count, hard - SPARE_FILES) if hard != resource.RLIM_INFINITY else count
-    server = PolyMQ(directory)
-    server.start()
-    try:
-        before = server_memory(server)
-        clients = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.scale", str(server.ports["mqtt"]), str(count)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert clients.stdout is not None
-            seconds = clients.stdout.readline()
-            if not seconds:
-                raise BenchmarkFailed("the clients could not connect")
-            time.sleep(IDLE_SECONDS)
-            after = server_memory(server)
-        finally:
-            clients.terminate()
-            clients.wait()
-    finally:
-        server.stop()
-    return {
-        "count": count,
-        "bytes_each": (after - before) / count,
-        "connects_per_second": count / float(seconds),
-    }
-
-
-def server_memory(server: PolyMQ) -> int:
-    """Resident bytes of the server's processes."""
-    total = 0
-    for process_id in server.process_ids:
-        for child in process_tree(process_id)[:1]:
-            status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
-            (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-            total += int(line.split()[1]) * 1024
-    return total
-
-
-def keep_connections(port: int, count: int) -> None:
-    """Connect MQTT clients, say how long it took, and hold them until we are ended."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    opened = []
-    start = time.perf_counter()
-    for number in range(count):
-        client = socket.create_connection((HOST, port), timeout=30)
-        name = b"idle-%06d" % number
-        content = b"\x00\x04MQTT\x04\x02\x00\x00" + len(name).to_bytes(2, "big") + name
-        client.sendall(b"\x10" + bytes((len(content),)) + content)
-        opened.append(client)
-        if len(opened) % 100 == 0 or number == count - 1:
-            for waiting in opened[-100:]:
-                if waiting.recv(4)[:1] not in (b"\x20", b""):
-                    raise SystemExit("a client was refused")
-    print(time.perf_counter() - start, flush=True)
-    sys.stdin.read()
 
 
 def scale_lines(figures: dict[str, Any]) -> list[str]:
@@ -189,15 +117,4 @@ def scale_lines(figures: dict[str, Any]) -> list[str]:
         "a publish to one queue, by exact subscriptions elsewhere",
     ]
     lines += [f"  {int(n):>8,}  {ns / 1000:8.2f} us" for n, ns in figures["route_ns"].items()]
-    connections = figures["connections"]
-    lines += [
-        "",
-        f"{connections['count']:,} idle MQTT connections",
-        f"  memory             {connections['bytes_each']:10,.0f} bytes each",
-        f"  connected          {connections['connects_per_second']:10,.0f} per second",
-    ]
-    return lines
-
-
-if __name__ == "__main__":
-    keep_connections(int(sys.argv[1]), int(sys.argv[2]))
+    return [*lines, *mqtt_lines(figures["mqtt"])]

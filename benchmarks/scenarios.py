@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Protocol = Literal["mqtt", "mqtt_ws", "amqp", "http", "rocketmq"]
+Protocol = Literal["mqtt", "mqtts", "mqtt_ws", "amqp", "http", "rocketmq"]
 GENERATORS: Final[dict[Protocol, str]] = {
     "mqtt": "mqttgen",
     "mqtt_ws": "mqttgen",

@@ -149,6 +149,8 @@ class PolyMQ(Server):
         self._wait_until(ready_file.exists)
         ready = json.loads(ready_file.read_text(encoding="utf-8"))
         self.ports = {protocol: ready[protocol] for protocol in self.protocols}
+        if "mqtts" in ready:
+            self.ports["mqtts"] = ready["mqtts"]
         self._admin_port = ready["admin"]
 
     @property
@@ -167,6 +169,17 @@ class PolyMQ(Server):
         while (stored := self.stored_count()) < count and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         return stored
+
+    def memory_bytes(self) -> int:
+        """Resident bytes."""
+        status = Path(f"/proc/{self.process_ids[0]}/status").read_text(encoding="utf-8")
+        (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+        return int(line.split()[1]) * 1024
+
+    def cpu_seconds(self) -> float:
+        """Processor time since its start, of all threads."""
+        fields = Path(f"/proc/{self.process_ids[0]}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _ask(self, what: str) -> Any:
         address = f"http://{HOST}:{self._admin_port}/{what}"

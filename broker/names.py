@@ -36,6 +36,9 @@ QUEUES_TOPIC: Final = "RMQ_SYS_POLYMQ_QUEUES"
 """The system topic of messages to queues that go by themselves: their tag is the queue's name."""
 SERVER_NAMED: Final = "amq.gen-"
 """What the names of queues begin with that the server made up."""
+SYS_TOPIC: Final = "$SYS"
+"""The first level of what MQTT calls the server's own topics, and so what permissions name. What
+they say is in no log, so there is no topic of this name: nobody speaks in the server's name."""
 _OWN_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """Where RocketMQ's clients write down what became of their messages. It is a topic of theirs."""

@@ -3,6 +3,7 @@ and with users."""
 
 from __future__ import annotations
 
+import http.client
 import shutil
 import subprocess
 import urllib.request
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 import paho.mqtt.client as mqtt
+import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -136,6 +138,23 @@ def test_nobody_publishes_there(start_server: StartServer) -> None:
     assert len(bodies) == 1
     assert bodies.pop().startswith(b"polymq version ")
     watcher.leave()
+
+
+def test_neither_does_anybody_in_another_protocol(start_server: StartServer) -> None:
+    """A publisher of AMQP learns it by a closed channel, one of events by a status."""
+    server = start_server(**SETTINGS)
+    connection = pika.BlockingConnection(pika.ConnectionParameters(server.host, server.amqp_port))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+        channel.basic_publish("amq.topic", "$SYS.broker.uptime", b"forged")
+    assert closed.value.reply_code == 403
+    connection.close()
+    asked = http.client.HTTPConnection(server.host, server.http_port, timeout=WAIT_SECONDS_MAX)
+    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "t", "ce-source": "/s"}
+    asked.request("POST", "/topics/$SYS", b"forged", event)
+    assert asked.getresponse().status == 403
+    asked.close()
 
 
 def test_values_can_be_switched_off(start_server: StartServer) -> None:

@@ -64,6 +64,7 @@ from polymq.broker.messages.unacked import Unacked
 from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     ROOT_EXCHANGE,
+    SYS_TOPIC,
     decode_name,
     display_name,
     encode_name,
@@ -122,6 +123,7 @@ __all__ = [
     "PUBLISHER_PROPERTY",
     "REST",
     "ROOT_EXCHANGE",
+    "SYS_TOPIC",
     "TTL_PROPERTY",
     "Address",
     "AdmissionPort",

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polymq.broker.port import (
+    SYS_TOPIC,
     Address,
     Position,
     Refused,
@@ -34,7 +35,6 @@ from polymq.gateways.mqtt.mapping import (
 )
 from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
 from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
-from polymq.gateways.mqtt.sys_topics import SYS_TOPIC
 
 log = logging.getLogger(__name__)
 

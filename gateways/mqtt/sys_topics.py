@@ -23,14 +23,20 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final, Protocol
 
-from polymq.broker.port import ONE_LEVEL, REST, Address, Refused, Session, SubscriptionOptions
+from polymq.broker.port import (
+    ONE_LEVEL,
+    REST,
+    SYS_TOPIC,
+    Address,
+    Refused,
+    Session,
+    SubscriptionOptions,
+)
 from polymq.gateways.mqtt.fields import encode_field, encode_length
 from polymq.gateways.mqtt.kernels.codes import FLAG_RETAIN, SUBSCRIPTION_IDENTIFIER
 from polymq.gateways.mqtt.sys_figures import NAMES, PREFIX, Figures, Means, texts
 from polymq.net.connection import Context
 
-SYS_TOPIC: Final = "$SYS"
-"""The first level of these topics, and so what permissions name."""
 FRAMES_MAX: Final = 256
 """Packets that are kept for further receivers. Receivers that lag, and subscription identifiers,
 need some of their own."""

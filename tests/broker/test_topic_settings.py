@@ -33,6 +33,16 @@ def test_a_new_topic_has_the_brokers_defaults(broker: Broker) -> None:
     assert info.own_settings == ()
 
 
+def test_nobody_speaks_in_the_servers_name(broker: Broker) -> None:
+    """MQTT's `$SYS` is no topic, whoever publishes there."""
+    with pytest.raises(Refused) as made:
+        broker.port.topics.create("$SYS", 1, {})
+    with pytest.raises(Refused) as published:
+        broker.template("$SYS", "broker.uptime")
+    assert made.value.reason is published.value.reason is Reason.FORBIDDEN
+    assert broker.template("$other", "x")
+
+
 def test_every_setting_is_told_and_can_be_typed(broker: Broker) -> None:
     """What `values` writes, `parse_settings` and `with_values` take."""
     settings = TopicSettings(
