@@ -121,6 +121,9 @@ def test_a_trace_has_to_be_about_something(server: Server) -> None:
         "/mqtt/trace?topic=a/%23/b",
         "/mqtt/trace?address=x",
         "/mqtt/trace?client_id=c&seconds=0",
+        "/mqtt/trace?client_id=",
+        "/mqtt/trace?client_id=c&payload=10",
+        "/mqtt/trace?client_id=c&second=10",
         "/mqtt/trace/messages?client_id=c&payload=99999",
     ):
         assert admin.ask("GET", wrong)[0] == 400, wrong

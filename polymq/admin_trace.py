@@ -74,6 +74,7 @@ class TraceHandlers:
                 loop.call_later(LAST_SECONDS, request.transport.abort)
 
     async def _trace(self, request: web.Request) -> web.StreamResponse:
+        _check_names(request)
         seconds = _number(request, "seconds", SECONDS_DEFAULT, SECONDS_MAX)
         payload_max = 0
         if request.path.endswith("/messages"):
@@ -119,6 +120,8 @@ class TraceHandlers:
             raise Refused(Reason.BAD_ARGUMENT, "name one of client_id, topic and address")
         if "client_id" in query:
             client_id = query["client_id"]
+            if not client_id:
+                raise Refused(Reason.BAD_ARGUMENT, "no client has an empty identifier")
             return _Wanted(lambda client: client.client_id == client_id)
         if "address" in query:
             network = parse_network(query["address"])
@@ -240,6 +243,18 @@ class _Trace:
             await asyncio.wait_for(self._woken.wait(), seconds)
         except TimeoutError:
             return
+
+
+def _check_names(request: web.Request) -> None:
+    """Whether the query asks for what there is. Raises Refused."""
+    known = {"client_id", "topic", "address", "seconds"}
+    if request.path.endswith("/messages"):
+        known.add("payload")
+    for name in request.query:
+        if name == "payload" and name not in known:
+            raise Refused(Reason.BAD_ARGUMENT, "payload is for /mqtt/trace/messages")
+        if name not in known:
+            raise Refused(Reason.BAD_ARGUMENT, f"there is no parameter {name!r}")
 
 
 def _number(request: web.Request, name: str, default: int, most: int) -> int:

@@ -10,7 +10,7 @@ from polymq.admin_client import AdminClient
 from polymq.cli_access import admin_client, operator_options
 from polymq.cli_tables import Duration, json_option, show_json, shown_time, table
 from polymq.errors import ExitCode, Failure
-from polymq.terminal import echo
+from polymq.terminal import confirm, echo, printable
 
 DURATION: Final = Duration()
 SHOWN: Final = {"client_id": "client", "user": "user", "address": "address"}
@@ -80,23 +80,28 @@ def ban_list(as_json: bool, **options: Any) -> None:
 @_target
 @click.option("--reason", default="", help="Why, for the list of bans.")
 @click.option("--for", "seconds", type=DURATION, help="For how long: 90s, 15m, 2h, 7d.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def ban_add(
     client: str | None,
     user: str | None,
     address: str | None,
     reason: str,
     seconds: int | None,
+    yes: bool,
     **options: Any,
 ) -> None:
     """Ban a client identifier, a user or an address.
 
     Its connections end.
 
-    Without --for, the ban has no end. A ban that exists is replaced.
+    Without --for, the ban has no end. A ban that exists is replaced. A network of all addresses is
+    banned only after a confirmation.
 
     Example: polymq ban add --address 203.0.113.0/24 --for 2h --reason "password guesses"
     """
     kind, value = _named(client, user, address)
+    if kind == "address" and value.endswith("/0") and not yes:
+        confirm(f"Ban all addresses of {value}?")
     add_ban(admin_client(options), kind, value, reason, seconds)
 
 
@@ -117,7 +122,7 @@ def add_ban(admin: AdminClient, kind: str, value: str, reason: str, seconds: int
     found = admin.ask("POST", "/bans", body)
     until = shown_time(found.get("until_ms"))
     end = "until it is removed" if until is None else f"until {until}"
-    echo(f"{SHOWN[kind].capitalize()} {found.get('value', value)} is banned {end}.")
+    echo(f"{SHOWN[kind].capitalize()} {printable(found.get('value', value))} is banned {end}.")
     if found["ended"]:
         echo(f"Connections that were ended: {found['ended']:,}.")
 
@@ -125,4 +130,4 @@ def add_ban(admin: AdminClient, kind: str, value: str, reason: str, seconds: int
 def remove_ban(admin: AdminClient, kind: str, value: str) -> None:
     """Remove a ban, and say so. Raises Failure."""
     found = admin.ask("DELETE", "/bans", {"kind": kind, "value": value})
-    echo(f"{SHOWN[kind].capitalize()} {found['value']} is not banned any more.")
+    echo(f"{SHOWN[kind].capitalize()} {printable(found['value'])} is not banned any more.")

@@ -59,6 +59,8 @@ def trace(
     """
     if [client_id, topic, address].count(None) != 2:
         raise Failure(ExitCode.USAGE, "use one of --client, --topic and --address")
+    if client_id == "":
+        raise Failure(ExitCode.USAGE, "--client: no client has an empty identifier")
     query = {"client_id": client_id, "topic": topic, "address": address, "seconds": seconds}
     parts = ["mqtt", "trace"] if payload is None else ["mqtt", "trace", "messages"]
     lines = admin_client(options).lines(path_of(*parts, query=query | {"payload": payload}))

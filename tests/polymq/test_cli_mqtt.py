@@ -105,6 +105,10 @@ def _bans(cli: Cli) -> None:
         client.expect(mqtt_wire.connack(5))
     assert cli("mqtt", "client", "unban", "dev/1")[0] == 0
     assert cli("ban", "remove", "--address", "127.0.0.9")[0] == 0
+    assert cli("ban", "add", "--user", "a\nb", "--reason", "two\nlines")[1].count("\n") == 1
+    assert cli("ban", "remove", "--user", "a\nb")[1].count("\n") == 1
+    unanswered = cli("ban", "add", "--address", "0.0.0.0/0")
+    assert (unanswered[0], "[y/N]" in unanswered[1]) == (2, True)
     assert cli("ban", "list") == (0, "Nobody is banned.\n")
 
 
@@ -122,6 +126,7 @@ def _mistakes(cli: Cli) -> None:
         (2, ("ban", "add", "--user", "ann", "--client", "c")),
         (2, ("ban", "add", "--user", "ann", "--for", "3y")),
         (2, ("ban", "add", "--user", "ann", "--for", "0s")),
+        (2, ("trace", "--client", "")),
         (2, ("trace",)),
         (2, ("trace", "--client", "c", "--seconds", "0")),
         (2, ("session", "list", "--state", "away")),
