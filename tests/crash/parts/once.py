@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Final
@@ -58,26 +59,34 @@ class Once(Part):
             done = [packet for packet, one in self.packets.items() if one.released <= flushed]
             free = [packet for packet in PACKETS if packet not in self.packets] + done
             if free:
-                self._send(actor, session, random.choice(free), self.bodies(1)[0])
+                packets = random.sample(free, random.randint(1, len(free)))
+                self._send(actor, session, packets, self.bodies(len(packets)))
         else:
             answered = [packet for packet, one in self.packets.items() if one.taken <= flushed]
-            for packet in answered:
-                if random.random() < 0.5 and self.packets[packet].released == NEVER:
-                    self.packets[packet].released = int(session.released(packet, 1))
+            first, count = random.choice(PACKETS), random.randint(1, len(PACKETS))
+            run = range(first, first + count)
+            if all(packet in answered or packet not in self.packets for packet in run):
+                position = int(session.released(first, count))
+                for packet in run:
+                    if packet in self.packets and self.packets[packet].released == NEVER:
+                        self.packets[packet].released = position
         session.disconnect()
 
-    def _send(self, actor: EngineActor, session: Session, packet: int, body: bytes) -> None:
-        """A PUBLISH comes; the broker may know it already."""
-        demand(not session.is_duplicate(packet), f"(a) a new message is taken for {packet}'s old")
+    def _send(
+        self, actor: EngineActor, session: Session, packets: Sequence[int], bodies: Sequence[bytes]
+    ) -> None:
+        """PUBLISHes come in one read."""
+        demand(session.are_new(packets), f"(a) a new message is taken for an old one of {packets}")
         start = actor.store.log.appended
         template = actor.template(TOPIC, "x")
         position = int(
             actor.engine.port.sessions.publish_once(
-                template, batch_of(body), 0, 1, session, (packet,)
+                template, batch_of(*bodies), 0, len(bodies), session, packets
             )
         )
-        self.stream.messages.append(Message(body, start, position, actor.loop.clock_ms()))
-        self.packets[packet] = Packet(body, position)
+        for packet, body in zip(packets, bodies, strict=True):
+            self.stream.messages.append(Message(body, start, position, actor.loop.clock_ms()))
+            self.packets[packet] = Packet(body, position)
 
     def _send_again(self, actor: EngineActor, flushed: int) -> None:
         """The connection was lost, and is there again: what has no answer is sent again. What was
@@ -90,7 +99,7 @@ class Once(Part):
             elif one.taken <= flushed and one.released == NEVER:
                 demand(known, f"(c) {one.body!r} was taken, and would be taken again")
             elif one.released == NEVER and not known:
-                self._send(actor, session, packet, one.body)
+                self._send(actor, session, [packet], [one.body])
         session.disconnect()
 
     def forget_lost(self, actor: EngineActor, remaining: int) -> None:
