@@ -120,13 +120,12 @@ class Sides:
         """What the file says is left to do, with a name in the place of NAME."""
         for line in text.splitlines():
             if line.startswith(STEP):
-                words = shlex.split(line.removeprefix(STEP).replace("NAME", "'CN=sensor7,O=Plant'"))
-                names = [words]
-                if "CN=sensor7,O=Plant" in words:
-                    names.append(["sensor7" if "=" in word else word for word in words])
-                for command in names:
-                    done = polymq(self.server, *command, text="secret of a sensor\n")
-                    assert done.returncode == 0, (command, done.stdout, done.stderr)
+                command = shlex.split(line.removeprefix(STEP))
+                users = ("sensor7", "CN=sensor7,O=Plant") if "NAME" in command else ("",)
+                for user in users:
+                    parts = [user if part == "NAME" else part for part in command]
+                    done = polymq(self.server, *parts, text="secret of a sensor\n")
+                    assert done.returncode == 0, (parts, done.stdout, done.stderr)
 
     def close(self) -> None:
         """End mosquitto."""
@@ -234,13 +233,13 @@ def test_a_mount_point(sides: Sides) -> None:
 
 def test_limits_that_clients_are_told(sides: Sides) -> None:
     """CONNACK of MQTT 5 says the same, and a packet that is too large ends the connection."""
-    told = {
+    expected = {
         "max_packet_size 1000": ("MaximumPacketSize", 1000),
         "max_qos 1": ("MaximumQoS", 1),
         "retain_available false": ("RetainAvailable", 0),
         "max_keepalive 30": ("ServerKeepAlive", 30),
     }
-    conf = "allow_anonymous true\nlistener {0} 127.0.0.1\n" + "\n".join(told) + "\n"
+    conf = "allow_anonymous true\nlistener {0} 127.0.0.1\n" + "\n".join(expected) + "\n"
     for side in sides.start(conf):
         properties: queue.Queue[Any] = queue.Queue()
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, "c", protocol=paho.MQTTv5)  # type: ignore[attr-defined, unused-ignore]
@@ -250,7 +249,9 @@ def test_limits_that_clients_are_told(sides: Sides) -> None:
         answer = properties.get(timeout=SECONDS)
         client.disconnect()
         client.loop_stop()
-        assert {name: getattr(answer, name) for name, _ in told.values()} == dict(told.values())
+        assert {name: getattr(answer, name) for name, _ in expected.values()} == dict(
+            expected.values()
+        )
         for size, is_closed in ((900, False), (1100, True)):
             with RawClient(side.port(0)) as raw:
                 raw.socket.sendall(connect("c"))

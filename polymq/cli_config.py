@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
 from polymq.errors import ExitCode, Failure
-from polymq.from_mosquitto.converting import Conversion, convert
-from polymq.from_mosquitto.reading import Kind
-from polymq.from_mosquitto.writing import write_toml
+from polymq.mosquitto_conf import Kind
+from polymq.mosquitto_settings import Conversion, convert
+from polymq.mosquitto_toml import write_toml
 from polymq.terminal import echo
 
-FILE_BYTES_MAX = 16 * 1024 * 1024
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 @click.group()
@@ -36,12 +37,12 @@ def import_config() -> None:
 @click.option("--overwrite", is_flag=True, help="Replace the output file if it exists.")
 @click.option("--dry-run", is_flag=True, help="Only say what would not be converted.")
 def mosquitto_conf(file: Path, output: Path | None, overwrite: bool, dry_run: bool) -> int:
-    """Convert a mosquitto.conf to settings for `polymq serve --config`.
+    """Convert a mosquitto.conf to settings.
 
-    Files of its include_dir are read, too. For every line that becomes no setting, standard error
-    says why, and what to do. After that come the commands that take over users and permissions.
-    Nothing is converted so that a client may do more than before: if a listener cannot be as
-    strict as it was, it is left out.
+    The result is a file for `polymq serve --config`. Files of include_dir are read, too. For every
+    line that becomes no setting, standard error says why, and what to do. After that come the
+    commands that take over users and permissions. Nothing is converted so that a client may do more
+    than before: if a listener cannot be as strict as it was, it is left out.
 
     The exit code is 1 if something has no counterpart. It is 2, and nothing is written, if a line
     is wrong: mosquitto does not start with such a file.

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymq.from_mosquitto.converting import Conversion, convert
-from polymq.from_mosquitto.options import OPTIONS, Fate, Form, Option, Scope, markdown_table
-from polymq.from_mosquitto.reading import Kind, lines_of
-from polymq.from_mosquitto.writing import write_toml
+from polymq.mosquitto_conf import Kind, lines_of
+from polymq.mosquitto_options import OPTIONS, Fate, Form, Option, Scope, markdown_table
+from polymq.mosquitto_settings import Conversion, convert
+from polymq.mosquitto_toml import write_toml
 from polymq.settings import SECTIONS, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -343,8 +343,8 @@ def test_settings_of_the_table_exist() -> None:
         assert (option.fate is Fate.CONVERTED) == bool(option.becomes), option
         if option.becomes[:1] in "(`":
             continue
-        for word in re.findall(r"\b([a-z]+)\.([a-z0-9_]+)\b", option.becomes):
-            assert word[1] in SECTIONS[word[0]].model_fields, option
+        for found in re.findall(r"\b([a-z]+)\.([a-z0-9_]+)\b", option.becomes):
+            assert found[1] in SECTIONS[found[0]].model_fields, option
 
 
 def test_the_documentation_has_the_table() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from polymq.from_mosquitto.options import OPTIONS, Fate
-from polymq.from_mosquitto.reading import Conf, Given, Kind, Line, ListenerSection, Remark
 from polymq.listener_settings import MIB, SOCKET_PATH_BYTES_MAX
+from polymq.mosquitto_conf import Conf, Given, Kind, Line, ListenerSection, Remark
+from polymq.mosquitto_options import OPTIONS, Fate
 
 ALL_IPV4: Final = "0.0.0.0"
 LOOPBACK: Final = "127.0.0.1"
@@ -77,7 +77,7 @@ class Report:
         option = OPTIONS[_table_name(given.line.name)]
         if option.fate is Fate.NOT_NEEDED:
             self.note(given.line, f"not needed: {option.text}")
-        elif _plain(given.value) in option.same:
+        elif _plain(given.value) == option.same:
             self.note(given.line, f"not needed: {SAME}")
         else:
             self.missing(given.line, f"no counterpart: {option.text}")
@@ -130,7 +130,7 @@ class _Maker:
         """All keys but the name."""
         self._check()
         made: dict[str, Setting] = {}
-        for part in (self._place, self._tls, self._clients, self._proxies, self._limits):
+        for part in (self._where, self._tls, self._clients, self._proxies, self._limits):
             made.update(part())
         for given in self._given.all():
             if OPTIONS[_table_name(given.line.name)].fate is not Fate.CONVERTED:
@@ -203,7 +203,7 @@ class _Maker:
                 return self._single[name]
         return None
 
-    def _place(self) -> Iterator[tuple[str, Setting]]:
+    def _where(self) -> Iterator[tuple[str, Setting]]:
         given, line = self._given, self._given.line
         source = line.where if line is not None else ""
         if line is not None:
@@ -292,8 +292,8 @@ class _Maker:
             yield "mount_point", report.setting(single["mount_point"], single["mount_point"].value)
         if "accept_protocol_versions" in single:
             given = single["accept_protocol_versions"]
-            words = str(given.value).replace(",", " ").replace("\t", " ").split()
-            versions = [_VERSIONS[word] for word in dict.fromkeys(words) if word in _VERSIONS]
+            listed = str(given.value).replace(",", " ").replace("\t", " ").split()
+            versions = [_VERSIONS[word] for word in dict.fromkeys(listed) if word in _VERSIONS]
             if not versions:
                 raise NotConverted(given.line, "it names none of 3, 4 and 5, so nobody may connect")
             yield "protocol_versions", report.setting(given, versions)
@@ -359,13 +359,13 @@ class _Maker:
                 self._report.note(given.line, text)
 
 
-def bad_words(given: ListenerSection) -> Iterator[tuple[Line, str]]:
+def unknown_values(given: ListenerSection) -> Iterator[tuple[Line, str]]:
     """Options of a listener whose word mosquitto does not know."""
     known = {
         "protocol": ("mqtt", "websockets", "http_api"),
         "socket_domain": ("ipv4", "ipv6"),
     }
-    for name, words in known.items():
+    for name, values in known.items():
         found = given.single.get(name)
-        if found is not None and found.value not in words:
-            yield found.line, f"{found.value!r} is none of {', '.join(words)}"
+        if found is not None and found.value not in values:
+            yield found.line, f"{found.value!r} is none of {', '.join(values)}"

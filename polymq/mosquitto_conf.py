@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.from_mosquitto.options import LISTENER_DEFAULTS, Form, Option, Scope, option_named
+from polymq.mosquitto_options import LISTENER_DEFAULTS, Form, Option, Scope, option_named
 
 DEFAULT_PORT: Final = 1883
 _PERIODS: Final = {
@@ -245,14 +245,13 @@ class _Reader:
         return zero is not None and zero.value is False
 
     def _listener(self, line: Line) -> ListenerSection:
-        words = line.rest.split(" ")
-        words = [word for word in words if word]
-        port = _number(words[0] if words else "", 0, 65_535)
-        host = words[1] if len(words) > 1 and not words[1].startswith("#") else ""
+        values = [value for value in line.rest.split(" ") if value]
+        port = _number(values[0] if values else "", 0, 65_535)
+        host = values[1] if len(values) > 1 and not values[1].startswith("#") else ""
         if port == 0 and not host:
             raise BadValue("port 0 is for a Unix socket, and needs its path")
-        if len(words) > 2 and host and not words[2].startswith("#"):
-            host = " ".join(words[1:])  # mosquitto 2.0 takes it all
+        if len(values) > 2 and host and not values[2].startswith("#"):
+            host = " ".join(values[1:])  # mosquitto 2.0 takes it all
         self._conf.names_listener = True
         listener = ListenerSection(line=line, port=port, host=host.strip(_BLANKS))
         self._conf.listeners.append(listener)

@@ -7,8 +7,8 @@ import textwrap
 import tomllib
 from typing import Any
 
-from polymq.from_mosquitto.converting import Conversion
-from polymq.from_mosquitto.listeners import Setting
+from polymq.mosquitto_listeners import Setting
+from polymq.mosquitto_settings import Conversion
 from polymq.settings import Settings
 from polymq.terminal import printable
 

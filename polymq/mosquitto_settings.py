@@ -1,4 +1,14 @@
-"""What a mosquitto.conf says as settings of ours, with remarks and what is left to do."""
+"""What a mosquitto.conf says as settings of ours, with remarks and what is left to do. Pure.
+
+`mosquitto_conf.py` reads the file as mosquitto does, `mosquitto_options.py` knows every option,
+`mosquitto_listeners.py` makes the tables of listeners, and `mosquitto_toml.py` writes the result.
+Rules:
+
+* Every line is accounted for: it is the source of a setting, or there is a remark about it.
+* What is converted never lets a client do more than mosquitto did. If a listener has an option that
+  cannot be converted and that kept clients out, the listener is not opened.
+* What is written loads with the model of the settings.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.from_mosquitto.listeners import (
-    MESSAGE_BYTES_MAX,
-    PACKET_OVERHEAD_BYTES,
-    ConvertedListener,
-    NotConverted,
-    Report,
-    Setting,
-    bad_words,
-    convert_listener,
-)
-from polymq.from_mosquitto.options import OPTIONS, Fate
-from polymq.from_mosquitto.reading import (
+from polymq.mosquitto_conf import (
     Bridge,
     Conf,
     FilesOf,
@@ -32,6 +31,17 @@ from polymq.from_mosquitto.reading import (
     Section,
     read_conf,
 )
+from polymq.mosquitto_listeners import (
+    MESSAGE_BYTES_MAX,
+    PACKET_OVERHEAD_BYTES,
+    ConvertedListener,
+    NotConverted,
+    Report,
+    Setting,
+    convert_listener,
+    unknown_values,
+)
+from polymq.mosquitto_options import OPTIONS, Fate
 from polymq.settings import SECTIONS, is_loopback
 
 INFLIGHT_MAX: Final = 16_384
@@ -98,7 +108,7 @@ class _Converter:
         self._opened: list[tuple[ListenerSection, ConvertedListener]] = []
 
     def convert(self) -> Conversion:
-        self._check_words()
+        self._check_values()
         self._set("mqtt", "enabled", Setting(False, "every listener is a table below"))
         self._listeners()
         self._of_all_listeners()
@@ -126,9 +136,9 @@ class _Converter:
     def _wrong(self, line: Line, text: str) -> None:
         self._report.remarks.append(Remark(Kind.WRONG, line, text))
 
-    def _check_words(self) -> None:
+    def _check_values(self) -> None:
         for listener in self._conf.listeners:
-            for line, text in bad_words(listener):
+            for line, text in unknown_values(listener):
                 self._wrong(line, text)
         for given in self._conf.general.many.get("log_type", []):
             if given.value not in (*_LEVELS, "none"):
