@@ -41,8 +41,8 @@ def mosquitto_conf(file: Path, output: Path | None, overwrite: bool, dry_run: bo
 
     The result is a file for `polymq serve --config`. Files of include_dir are read, too. For every
     line that becomes no setting, standard error says why, and what to do. After that come the
-    commands that take over users and permissions. Nothing is converted so that a client may do more
-    than before: if a listener cannot be as strict as it was, it is left out.
+    commands that take over users and permissions. A listener whose certificates, pre-shared keys or
+    mount point cannot be converted is left out, so that no more clients come in than before.
 
     The exit code is 1 if something has no counterpart. It is 2, and nothing is written, if a line
     is wrong: mosquitto does not start with such a file.

@@ -236,10 +236,10 @@ class _Maker:
             return report.setting(by, by.value) if by else Setting(self._given.host, source)
         if domain is not None:
             return report.setting(domain, "::" if domain.value == "ipv6" else ALL_IPV4)
-        if self._given.line is not None:
-            report.note(
-                self._given.line, 'it is written for IPv4; for IPv6 add one with host = "::"'
-            )
+        port = self._single.get("port")
+        line = port.line if port is not None else self._given.line
+        if line is not None:
+            report.note(line, 'it is written for IPv4; for IPv6 add one with host = "::"')
         return Setting(ALL_IPV4, "all addresses of IPv4")
 
     def _tls(self) -> Iterator[tuple[str, Setting]]:

@@ -5,8 +5,8 @@
 Rules:
 
 * Every line is accounted for: it is the source of a setting, or there is a remark about it.
-* What is converted never lets a client do more than mosquitto did. If a listener has an option that
-  cannot be converted and that kept clients out, the listener is not opened.
+* What was closed is not opened. A listener whose certificates, pre-shared keys or mount point
+  cannot be converted is left out. With a wrong line, there are no settings at all.
 * What is written loads with the model of the settings.
 """
 

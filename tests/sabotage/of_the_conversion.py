@@ -8,11 +8,11 @@ _CONF = ("tests/polymq/test_mosquitto_conf.py",)
 
 OF_THE_CONVERSION = (
     Sabotage(
-        name="listener-without-authorities-is-converted",
-        why="mosquitto let nobody in there, and now everybody comes in without a certificate",
+        name="listener-with-pre-shared-keys-is-converted-without",
+        why="clients needed a key there, and now everybody comes in, and without TLS",
         path="polymq/mosquitto_listeners.py",
-        old='        if asking is not None and "cafile" not in single',
-        new='        if asking is None and "cafile" not in single',
+        old='        for name in ("psk_hint", "tls_keyform"):\n',
+        new='        for name in ("tls_keyform",):\n',
         tests=_CONF,
     ),
     Sabotage(
