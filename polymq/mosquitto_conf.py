@@ -345,5 +345,5 @@ def _number(word: str, low: int, high: int) -> int:
 def _period(word: str) -> int:
     match = re.fullmatch(r"([0-9]{1,6})([shdwmy])", word)
     if match is None or not int(match[1]):
-        raise BadValue(f"{word!r} is not a number (1 to 999999) followed by h, d, w, m or y")
+        raise BadValue(f"{word!r} is no number (1 to 999999) with h, d, w, m or y")
     return int(match[1]) * _PERIODS[match[2]]

@@ -206,7 +206,7 @@ def test_texts_take_the_rest_of_the_line() -> None:
         ("persistence_location\n", 1, "persistence_location: there is no value"),
         ("acl_file /a\nacl_file /b\n", 2, "acl_file: it stands in line 1 already"),
         ("persistent_client_expiration 2\n", 1,
-         "persistent_client_expiration: '2' is not a number (1 to 999999) followed by h, d, w, m or y"),
+         "persistent_client_expiration: '2' is no number (1 to 999999) with h, d, w, m or y"),
         ("mount_point a/\n", 1, "mount_point: no `listener` stands above it"),
         ("topic # out\n", 1, "topic: it belongs to a bridge, and no `connection` stands above it"),
         ("connection\n", 1, "connection: there is no name"),
