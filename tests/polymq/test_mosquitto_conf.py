@@ -452,6 +452,24 @@ def test_a_listener_that_cannot_be_as_strict_is_left_out(lines: str) -> None:
     assert "the listener (port 1885)" in said[0]
 
 
+@pytest.mark.parametrize(
+    "listener",
+    [
+        "listener 0 relative.sock",
+        f"listener 0 /{'x' * 120}",
+        f"listener 0 /run/m.sock\n{TLS}",
+        "listener 0 /run/m.sock\nprotocol websockets",
+        "listener 0 /run/m.sock\nenable_proxy_protocol 2",
+        "listener 1885 two words",
+        "bind_address two words",
+    ],
+)
+def test_addresses_that_cannot_be_opened_are_left_out(listener: str) -> None:
+    conversion = assert_accounted(f"{listener}\n")
+    assert "listeners" not in written(conversion)["mqtt"]
+    assert len([each for each in remarks(conversion) if "is not converted: " in each]) == 1
+
+
 def test_two_listeners_of_one_address() -> None:
     """The second one is named; mosquitto does not start with two of one port."""
     text = "listener 0 /run/a\nlistener 0 /run/a\nlistener 5 ::1\nlistener 5 ::1\nlistener 5\n"
