@@ -343,7 +343,7 @@ class _Converter:
                     f"polymq permission allow role:anonymous {allow}",
                     "clients without a login, as before; for all listeners with allow_anonymous",
                 ))  # fmt: skip
-        if self._conf.per_listener and (len(passwords) > 1 or len(rules) > 1):
+        if self._conf.per_listener and len(self._opened) > 1:
             for given in (*passwords, *rules):
                 self._report.missing(given.line, "it is for all listeners here, not for one")
 

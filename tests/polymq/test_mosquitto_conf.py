@@ -533,6 +533,16 @@ def test_what_is_left_to_do(text: str, insecure: bool | None, steps: list[str]) 
     assert [command for command, _ in conversion.steps] == steps
 
 
+def test_users_and_rules_of_one_listener() -> None:
+    """Here they are for all listeners, which may be more or less than before."""
+    text = "per_listener_settings true\nlistener 1\npassword_file /p\nacl_file /a\n"
+    assert remarks(assert_accounted(text), Kind.MISSING) == []
+    assert remarks(assert_accounted(f"{text}listener 2\n"), Kind.MISSING) == [
+        "m.conf:3: password_file: it is for all listeners here, not for one",
+        "m.conf:4: acl_file: it is for all listeners here, not for one",
+    ]
+
+
 def test_a_bridge_is_named_once() -> None:
     text = "connection up\naddress 10.0.0.1\ntopic # both\nmax_keepalive 60\nconnection two\n"
     where = "docs/mqtt-bridge.md describes bridges"
