@@ -1,6 +1,6 @@
 """mosquitto.conf as mosquitto reads it.
 
-Where mosquitto 2.0 and 2.1 differ, the stricter reading counts. Rules (found with 2.0.11):
+Rules, found with 2.0.11 (which values are valid is as in 2.1, where the two differ):
 
 * A line is a comment only if its first character is `#`. A line of blanks is empty.
 * The name and its value are divided by blanks, not by tabs. A text is the rest of the line without
@@ -317,8 +317,12 @@ def parse_value(option: Option, rest: str) -> str | int | bool:
     text = rest.strip(_BLANKS)
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise BadValue("the value is not UTF-8")
+    if "\0" in text:
+        raise BadValue("the value has a NUL")
     if not text:
         raise BadValue("there is no value")
+    if option.name == "mount_point" and {"+", "#"} & set(text):
+        raise BadValue("it has a wildcard")
     if option.form in (Form.TEXT, Form.OTHER):
         return text
     word = rest.lstrip(" ").partition(" ")[0]

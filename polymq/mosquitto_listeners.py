@@ -10,6 +10,7 @@ from typing import Any, Final
 from polymq.listener_settings import MIB, SOCKET_PATH_BYTES_MAX
 from polymq.mosquitto_conf import Conf, Given, Kind, Line, ListenerSection, Remark
 from polymq.mosquitto_options import OPTIONS, Fate
+from polymq.setting_kinds import is_origin
 
 ALL_IPV4: Final = "0.0.0.0"
 LOOPBACK: Final = "127.0.0.1"
@@ -300,6 +301,9 @@ class _Maker:
         origins = self._given.many.get("websockets_origin", [])
         if self._type == "websocket" and origins:
             for given in origins:
+                if not is_origin(str(given.value)):
+                    text = f"{given.value!r} is no origin, as in https://app.example.com"
+                    raise NotConverted(given.line, text)
                 report.used.add(given.line)
             where = ", ".join(given.line.where for given in origins)
             yield "websocket_origins", Setting([given.value for given in origins], where)

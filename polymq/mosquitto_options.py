@@ -132,7 +132,7 @@ _GENERAL: Final = (
     _missing("global_max_connections", _NUMBER, _PER_LISTENER, same="-1"),
     _converted("include_dir", _TEXT, "(read)", "the files in it are read, too", many=True),
     _missing("log_dest", Form.OTHER, _STDERR, same="stderr", many=True),
-    _needless("log_facility", _NUMBER, _STDERR),
+    _needless("log_facility", _NUMBER, _STDERR, low=0, high=7),
     _needless("log_timestamp", _BOOL, "every line has its time"),
     _needless("log_timestamp_format", _TEXT, "the time is written as in RFC 3339"),
     _converted(
@@ -232,7 +232,7 @@ _GENERAL: Final = (
         same="false",
     ),
     _missing("user", _TEXT, "start the server as this user (systemd: User=)"),
-    _needless("websockets_headers_size", _NUMBER, _WEBSOCKETS),
+    _needless("websockets_headers_size", _NUMBER, _WEBSOCKETS, low=0, high=65_535),
     _needless("websockets_log_level", _NUMBER, "log.level is for all lines"),
 )
 _SECURITY: Final = (

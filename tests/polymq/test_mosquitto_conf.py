@@ -217,6 +217,8 @@ def test_texts_take_the_rest_of_the_line() -> None:
          "protocol: 'mqttsn' is none of mqtt, websockets, http_api"),
         ("include_dir /none\n", 1, "include_dir: cannot read /none: No such file or directory"),
         ("password_file /\udce9\n", 1, "password_file: the value is not UTF-8"),
+        ("listener 1\nmount_point a/+/\n", 2, "mount_point: it has a wildcard"),
+        ("listener 1\nmount_point a\0/\n", 2, "mount_point: the value has a NUL"),
         ("plugin_opt_* x\nplugin_* x\n", 2, "plugin_*: mosquitto has no such option"),
     ],
 )  # fmt: skip
@@ -440,6 +442,7 @@ def test_a_unix_socket() -> None:
         "mount_point $a/",
         "protocol http_api",
         "accept_protocol_versions 2",
+        "protocol websockets\nwebsockets_origin *",
     ],
 )
 def test_a_listener_that_cannot_be_as_strict_is_left_out(lines: str) -> None:
@@ -578,3 +581,20 @@ def test_any_lines(lines: list[str]) -> None:
     """Whatever stands together: nothing is lost, and what is written loads."""
     conversion = assert_accounted("".join(lines))
     Settings(**tomllib.loads(write_toml(conversion, "m.conf")))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([name.replace("*", "x") for name in OPTIONS]),
+            st.text(max_size=20).map(lambda text: text.replace("\n", "")),
+        ),
+        max_size=4,
+    )
+)
+def test_any_values(lines: list[tuple[str, str]]) -> None:
+    """Whatever the values are, what is accepted loads."""
+    text = "listener 1885\nprotocol websockets\n" + "".join(f"{a} {b}\n" for a, b in lines)
+    conversion = assert_accounted(text)
+    if not conversion.has(Kind.WRONG):
+        Settings(**written(conversion))
