@@ -37,6 +37,7 @@ ELSEWHERE: Final = {
     "trace": "polymq.cli_trace",
     "store": "polymq.cli_client",
     "broker": "polymq.cli_broker",
+    "config": "polymq.cli_config",
 }
 """Commands that stand in other modules, which are imported when the command is used."""
 

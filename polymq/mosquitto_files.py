@@ -21,7 +21,7 @@ from typing import Final
 
 from polymq.broker.accounts import passwords
 from polymq.broker.accounts.permissions import BadPattern, parse_pattern
-from polymq.broker.accounts.user import NAME
+from polymq.broker.accounts.user import USER_NAME
 
 ANONYMOUS_SUBJECT: Final = "role:anonymous"
 _ACCESS: Final = {
@@ -76,7 +76,7 @@ def read_passwords(lines: Iterable[str]) -> Iterator[Imported | Problem]:
         name, colon, stored = text.partition(":")
         if not colon:
             yield Problem(number, "there is no colon between a name and a password")
-        elif NAME.fullmatch(name) is None:
+        elif USER_NAME.fullmatch(name) is None:
             yield Problem(number, _bad_name(name))
         elif name in seen:
             yield Problem(number, f"user {name!r} is in the file twice")
@@ -105,7 +105,7 @@ def read_acl(lines: Iterable[str], everybody: str) -> Iterator[ImportedRule | Pr
         keyword, _, rest = text.partition(" ")
         rest = rest.strip()
         if keyword == "user":
-            subject = rest if NAME.fullmatch(rest) else None
+            subject = rest if USER_NAME.fullmatch(rest) else None
             if subject is None:
                 yield Problem(number, _bad_name(rest))
         elif keyword == "pattern":
@@ -162,5 +162,5 @@ def _why_not(topic: str, levels: list[str], *, is_pattern: bool) -> str | None:
 def _bad_name(name: str) -> str:
     return (
         f"{name!r} cannot be a user's name: that is 1 to 64 letters, digits, '.', '_', '@' and "
-        "'-', and begins with a letter or digit"
+        "'-', and begins with a letter or digit, or the subject of a certificate"
     )

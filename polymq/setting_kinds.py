@@ -19,8 +19,13 @@ def _checked_path(path: str) -> str:
     return path
 
 
+def is_origin(text: str) -> bool:
+    """Whether this is what a browser sends as the origin of a page (RFC 6454)."""
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+|null", text) is not None
+
+
 def _checked_origin(origin: str) -> str:
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+|null", origin) is None:
+    if not is_origin(origin):
         raise ValueError("an origin is SCHEME://HOST or SCHEME://HOST:PORT, with nothing behind it")
     return origin
 

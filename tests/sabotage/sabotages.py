@@ -11,6 +11,7 @@ from tests.sabotage.of_mqtt_5 import OF_MQTT_5
 from tests.sabotage.of_mqtt_extras import OF_MQTT_EXTRAS
 from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
+from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
@@ -43,6 +44,7 @@ SABOTAGES = (
     *OF_THE_BOUNDS,
     *OF_THE_TURNS,
     *OF_THE_CLIENTS,
+    *OF_THE_CONVERSION,
     *OF_THE_ENGINE,
     *OF_THE_SESSIONS,
     *OF_THE_GATEWAYS,

@@ -1,0 +1,43 @@
+"""Sabotages of what another broker's configuration becomes."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+_CONF = ("tests/polymq/test_mosquitto_conf.py",)
+
+OF_THE_CONVERSION = (
+    Sabotage(
+        name="listener-with-pre-shared-keys-is-converted-without",
+        why="clients needed a key there, and now everybody comes in, and without TLS",
+        path="polymq/mosquitto_listeners.py",
+        old='        for name in ("psk_hint", "tls_keyform"):\n',
+        new='        for name in ("tls_keyform",):\n',
+        tests=_CONF,
+    ),
+    Sabotage(
+        name="rules-without-passwords-are-forgotten",
+        why="a server that should have rules lets other machines do everything",
+        path="polymq/mosquitto_settings.py",
+        old="        if not (passwords or rules or by_certificate or plugins):\n",
+        new="        if not (passwords or by_certificate or plugins):\n",
+        tests=_CONF,
+    ),
+    Sabotage(
+        name="included-file-goes-on-with-the-listener-of-the-main-file",
+        why="a limit or mount point gets to another listener than mosquitto's",
+        path="polymq/mosquitto_conf.py",
+        old="            self.read(file, text, is_main=False)\n",
+        new="            self._default = (self._conf.listeners or [self._default])[-1]\n"
+        "            self.read(file, text, is_main=False)\n",
+        tests=_CONF,
+    ),
+    Sabotage(
+        name="wrong-lines-are-converted",
+        why="a misspelt option may be the one that kept clients out",
+        path="polymq/cli_config.py",
+        old="    if conversion.has(Kind.WRONG):\n",
+        new="    if not conversion.listeners and conversion.has(Kind.WRONG):\n",
+        tests=("tests/polymq/test_cli_config.py",),
+    ),
+)
