@@ -80,7 +80,8 @@ class Engine:
         hashers: threads for passwords; by default those that read.
         random_bytes: for secrets that last as long as the process.
         token_checker: what checks tokens in the place of passwords; None: there are none.
-        strangers: whether clients are let in while there are no users.
+        outsiders: whether others than stored users may log in, because somebody else says who.
+        strangers: whether clients are let in while there are no users, nor outsiders.
         min_in_sync: how many brokers must have a change of state on their disks before it is
             answered; 1 is this one alone.
         in_sync: how far replicas are known to have the log (what topics with `min_in_sync` have
@@ -108,6 +109,7 @@ class Engine:
         hashers: Hashers | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         token_checker: TokenChecker | None = None,
+        outsiders: bool = False,
         strangers: bool = True,
         min_in_sync: int = 1,
         in_sync: int | None = None,
@@ -138,7 +140,7 @@ class Engine:
         moves = self.moves = Moves(core, queue_store, topics)
         self.set_aside = SetAside(core, topics, moves)
         queues: dict[str, NamedQueue] = {}
-        self.users = Users(core)
+        self.users = Users(core, outsiders=outsiders)
         owners = Owners(self.users)
         self.exchanges = Exchanges(core, topics, queues, owners)
         self.named_queues = NamedQueues(

@@ -41,7 +41,7 @@ class Access:
     async def check(self, request: web.Request) -> None:
         """Note who asks in `request[CALLER]`. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN."""
         request[CALLER] = OPEN
-        if request.path in _FREE_PATHS or not self._admission.users.users:
+        if request.path in _FREE_PATHS or not self._admission.users.closed:
             return
         scheme, _, value = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -50,7 +50,7 @@ class Access:
             request[CALLER] = OPERATOR
             return
         principal = await self._principal(request, scheme, value)
-        port = self._port.admission.for_owner(principal)
+        port = self._port.admission.for_principal(principal)
         port.principal.check_admin(_address(request))
         if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
             name = request.match_info.get("name")

@@ -95,6 +95,7 @@ class _Asked:
 
     Attributes:
         is_proven: of a login without a password: whether it is right, at once.
+        stored_only: it is not, unless there is a stored user of the name.
         pause: what it waits in before it is looked at.
         attempt: what it was looked up as.
     """
@@ -105,6 +106,7 @@ class _Asked:
     address: str
     answer: Answer
     is_proven: Callable[[], bool] | None = None
+    stored_only: bool = True
     pause: _Pause | None = None
     attempt: Attempt | None = None
 
@@ -217,11 +219,27 @@ class Logins:
         return self._ask(_Asked(user, password, network_of(address), address, answer))
 
     def check_proof(
-        self, user: str, is_proven: Callable[[], bool], address: str, answer: Answer
+        self,
+        user: str,
+        is_proven: Callable[[], bool],
+        address: str,
+        answer: Answer,
+        *,
+        stored_only: bool = True,
     ) -> Callable[[], None]:
         """The same for a login that proves itself without a password. It waits like others, and
-        then `is_proven` says at once whether it is right."""
-        return self._ask(_Asked(user, b"", network_of(address), address, answer, is_proven))
+        then `is_proven` says at once whether it is right.
+
+        Args:
+            stored_only: whether there has to be a stored user of the name. One that is disabled
+                does not come in either way.
+        """
+        source = network_of(address)
+        return self._ask(_Asked(user, b"", source, address, answer, is_proven, stored_only))
+
+    def refuse(self, user: str, address: str, answer: Answer, text: str) -> None:
+        """Refuse a login that cannot be checked now: LIMIT."""
+        self._refuse(_Asked(user, b"", "", address, answer), text)
 
     def _ask(self, asked: _Asked) -> Callable[[], None]:
         failures = self._failures_of(asked.pair)
@@ -357,7 +375,8 @@ class Logins:
             return
         attempt = Attempt(b"", asked.user, b"", "", asked.source, asked.address)
         found = self._users.users.get(asked.user)
-        if asked.is_proven() and found is not None and not found.disabled:
+        may_come = not asked.stored_only if found is None else not found.disabled
+        if asked.is_proven() and may_come:
             self._prove(asked.pair)
             audit.note("login", user=asked.user, address=asked.address)
             asked.answer(asked.user)

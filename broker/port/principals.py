@@ -174,6 +174,11 @@ class PrincipalPort(Protocol):
             Refused: LIMIT, the user has too many connections.
         """
 
+    @property
+    def lasting(self) -> PrincipalPort:
+        """The principal without permissions that came with its login alone: what goes on when the
+        client has gone is judged by those that are stored."""
+
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """For what is published later, such as a will, or dead letters, which keep whatever tag
         they have (`every_tag`). Raises Refused: FORBIDDEN."""

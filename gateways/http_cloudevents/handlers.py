@@ -266,9 +266,12 @@ class Handlers:
         body = await self._small_body(request)
         parsed = subscriptions.parse(body, name=name, limits=self._limits)
         wanted = replace(parsed, owner=client.owner)
-        client.port.principal.check_read(wanted.address)
+        principal = client.port.principal
+        if wanted.sink is not None or wanted.config.dead_letter_topic is not None:
+            principal = principal.lasting
+        principal.check_read(wanted.address)
         if wanted.config.dead_letter_topic is not None:
-            client.port.principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
+            principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
         self._check_owner(client, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None

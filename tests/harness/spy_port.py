@@ -71,6 +71,11 @@ class SpyPart:
         self._spy = spy
         self._name = name
 
+    @property
+    def lasting(self) -> SpyPart:
+        """Of the part `principal`."""
+        return self
+
     def __getattr__(self, name: str) -> Any:
         method = self._spy.operations.get(f"{self._name}.{name}")
         if method is None:
