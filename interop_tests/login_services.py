@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.server
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -16,13 +18,15 @@ class Reply:
     """What the service answers.
 
     Attributes:
-        hangs: whether it answers only when the service is closed.
+        hangs: whether there is no answer before the service is closed.
+        vanishes: whether it closes the connection instead.
     """
 
     body: bytes = b"{}"
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     hangs: bool = False
+    vanishes: bool = False
 
 
 def as_json(value: Any) -> Reply:
@@ -51,8 +55,12 @@ class Service:
 
 
 @contextmanager
-def running() -> Iterator[Service]:
-    """A service on a free port of this machine."""
+def running(certificate: tuple[Path, Path] | None = None) -> Iterator[Service]:
+    """A service on a free port of this machine.
+
+    Args:
+        certificate: with its key: the service uses TLS.
+    """
     service = Service()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -64,8 +72,9 @@ def running() -> Iterator[Service]:
             value = json.loads(body) if body else None
             service.asked.append(value)
             reply = service.reply(value)
-            if reply.hangs:
-                service.is_over.wait()
+            if reply.hangs or reply.vanishes:
+                if reply.hangs:
+                    service.is_over.wait()
                 self.close_connection = True
                 return
             self.send_response(reply.status)
@@ -83,6 +92,10 @@ def running() -> Iterator[Service]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.handle_error = lambda *_values: None  # type: ignore[method-assign]  # clients that go
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*certificate)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     service.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from polymq.broker.admission.admission import Admission
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import REST, Address, BrokerPort, parse_display_name
+from polymq.broker.port import REST, Address, BrokerPort, Origin, parse_display_name
 
 OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""
@@ -72,7 +72,9 @@ class Access:
             if not known.done():  # the client may have gone
                 known.set_result(principal)
 
-        withdraw = self._port.admission.authenticate(user, password, request.remote or "", answer)
+        withdraw = self._port.admission.authenticate(
+            user, password, request.remote or "", answer, Origin(protocol="admin")
+        )
         try:
             principal = await known
         finally:

@@ -324,7 +324,7 @@ class Node:
             ),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
-            **self._outside.engine_options,
+            outside=self._outside.for_engine,
             header_reader=AmqpHeaders(),
             plain_body=plain_body,
             strangers=is_private(settings) or settings.server.allow_insecure,

@@ -93,3 +93,47 @@ class JwtSettings(Section):
         if self.jwks_ca and not self.jwks_url:
             raise ValueError("jwks_ca is for jwks_url, which is not set")
         return self
+
+
+class LoginServiceSettings(Section):
+    """An HTTP service that decides about logins with a password, at all listeners."""
+
+    url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
+    """The URL that is asked: with POST and a JSON object, for each login that is not remembered.
+    https; http only to this machine and to `plain_hosts`. Redirects are not followed. Empty: only
+    the stored users decide. If it is set, clients have to log in even while there are no users."""
+    plain_hosts: list[str] = []
+    """Hosts that may be asked without TLS, although passwords cross the network unencrypted
+    then."""
+    ca: str = ""
+    """PEM file with the authorities that have to have issued the service's certificate. Empty:
+    those that the system trusts."""
+    header_file: str = ""
+    """File with one header that is sent with each question, mode 0600, such as
+    `Authorization: Bearer 6f1c...`: the service knows by it who asks. Empty: none is sent."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 5.0
+    """How long a question may wait for its turn, and how long the service may take to answer
+    it. MQTT and AMQP clients have about ten seconds to log in."""
+    calls_max: Annotated[int, Field(ge=1, le=1_000)] = 16
+    """How many questions are with the service at a time."""
+    waiting_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    """How many others wait for their turn. Further logins are refused for the moment."""
+    cache_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """How many answers are remembered."""
+    cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    """How long an answer is remembered, unless its `expires_in` is shorter. 0: not at all."""
+    denied_cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 5.0
+    """How long the answer `deny` is remembered. 0: not at all."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> LoginServiceSettings:
+        if not self.url:
+            if self.ca or self.header_file or self.plain_hosts:
+                raise ValueError("url has to be set, too")
+            return self
+        try:
+            check_url(self.url, self.plain_hosts)
+        except ValueError as error:
+            hint = ", which plain_hosts does not list" if "another machine" in str(error) else ""
+            raise ValueError(f"url {error}{hint}") from error
+        return self

@@ -6,6 +6,8 @@ Rules:
 * A call has a time for the whole of it and a size for its answer. What is larger is not read.
 * Redirects are not followed: the operator has named the URL, and nobody else may name another. An
   answer that is compressed is not decompressed.
+* A call whose connection is closed without an answer is made once more: what is asked changes
+  nothing.
 * The environment's proxies and credentials are not used.
 """
 
@@ -97,31 +99,35 @@ class Caller:
         Raises:
             CallFailed: there is none in time, or none that counts.
         """
-        headers = None if body is None else {"Content-Type": "application/json"}
         try:
-            async with (
-                asyncio.timeout(self._seconds_max),
-                self._session.request(
-                    method,
-                    self._url,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(total=None),
-                ) as response,
-            ):
-                if response.status != 200:
-                    text = f"it answers with status {response.status}"
-                    if 300 <= response.status < 400:
-                        text += ", and redirects are not followed"
-                    raise CallFailed("status", text)
-                return await self._read(response)
+            async with asyncio.timeout(self._seconds_max):
+                try:
+                    return await self._ask(method, body)
+                except (aiohttp.ServerDisconnectedError, ConnectionResetError):
+                    # A connection that was idle for long: its end crossed this call.
+                    return await self._ask(method, body)
         except TimeoutError:
             text = f"there is no whole answer after {self._seconds_max:g} seconds"
             raise CallFailed("timeout", text) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             text = " ".join(str(error).split())[:200] or type(error).__name__
             raise CallFailed("unreachable", f"it cannot be reached: {text}") from None
+
+    async def _ask(self, method: str, body: bytes | None) -> bytes:
+        async with self._session.request(
+            method,
+            self._url,
+            data=body,
+            headers=None if body is None else {"Content-Type": "application/json"},
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+        ) as response:
+            if response.status != 200:
+                text = f"it answers with status {response.status}"
+                if 300 <= response.status < 400:
+                    text += ", and redirects are not followed"
+                raise CallFailed("status", text)
+            return await self._read(response)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         found = bytearray()

@@ -1,11 +1,13 @@
-"""What decides about logins outside of this server, as it is configured: the keys of tokens."""
+"""What decides about logins outside of this server, as it is configured: the keys of tokens, and a
+service that is asked."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from polymq.broker.accounts.outside import Outside
+from polymq.broker.accounts.service_logins import ServiceLimits
 from polymq.jwks import KeySet
-from polymq.metrics import Probe
+from polymq.login_service import HttpLoginService
+from polymq.metrics import Probe, counter
 from polymq.settings import Settings
 from polymq.tokens import make_tokens
 
@@ -24,25 +26,46 @@ class OutsideLogins:
         if self._tokens is not None and settings.jwt.jwks_url:
             self._key_set = KeySet(settings.jwt, self._tokens.take_set)
             self._tokens.want_keys = self._key_set.want
+        self._service: HttpLoginService | None = None
+        if settings.login_service.url:
+            self._service = HttpLoginService(settings.login_service)
 
     @property
-    def engine_options(self) -> dict[str, Any]:
+    def for_engine(self) -> Outside:
         """What `Engine` has to be given."""
-        return {
-            "token_checker": self._tokens,
-            "outsiders": bool(self._settings.jwt.permissions_claim),
-        }
+        service = self._service
+        return Outside(
+            token_checker=self._tokens,
+            tokens_grant=bool(self._settings.jwt.permissions_claim),
+            service=service,
+            service_limits=ServiceLimits() if service is None else service.limits,
+        )
 
     def start(self) -> None:
         """Begin, on the running loop."""
         if self._key_set is not None:
             self._key_set.start()
+        if self._service is not None:
+            self._service.start()
 
     async def stop(self) -> None:
         """End what is under way."""
         if self._key_set is not None:
             await self._key_set.stop()
+        if self._service is not None:
+            await self._service.stop()
 
     def probes(self) -> list[Probe]:
         """What operators see of it."""
-        return [] if self._key_set is None else self._key_set.probes()
+        found = [] if self._key_set is None else self._key_set.probes()
+        service = self._service
+        if service is not None:
+            found.append(
+                counter(
+                    "polymq_login_service_failures",
+                    "Questions to the login service without an answer that could be used.",
+                    lambda: service.failures,
+                    label="kind",
+                )
+            )
+        return found

@@ -26,7 +26,7 @@ def check_url(text: str, plain_hosts: Collection[str] = ()) -> None:
     if not text.isascii() or any(letter <= " " or letter == "\x7f" for letter in text):
         raise ValueError("must be a URL of printable ASCII characters")
     if parts.scheme == "http" and not _is_loopback(host) and host not in plain_hosts:
-        raise ValueError("must begin with https://, because the host is not this machine")
+        raise ValueError(f"must begin with https://, because {host} is another machine")
 
 
 def _is_loopback(host: str) -> bool:

@@ -34,7 +34,7 @@ from polymq.listener_settings import (
     ClientCertificates,
     MqttListener,
 )
-from polymq.login_settings import JwtSettings, LoginSettings
+from polymq.login_settings import JwtSettings, LoginServiceSettings, LoginSettings
 from polymq.mqtt_settings import MqttSettings
 from polymq.remoting.errors import LocalProtocolError
 from polymq.remoting.steps import Address
@@ -367,6 +367,7 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     tls: TlsSettings = TlsSettings()
     login: LoginSettings = LoginSettings()
+    login_service: LoginServiceSettings = LoginServiceSettings()
     jwt: JwtSettings = JwtSettings()
     mqtt: MqttSettings = MqttSettings()
     amqp: AmqpSettings = AmqpSettings()

@@ -24,6 +24,8 @@ Rules:
   thread: with keys for SCRAM, or without the hash of another broker's file.
 * An exchange of SCRAM (`scram_logins.py`) costs no hash, so its proof is checked at once; but its
   guesses count and wait like those of passwords.
+* Somebody else may be asked about a login first (`check_elsewhere`), when its turn has come. What
+  they deny counts and is slowed as a wrong password.
 * A login whose client has gone is withdrawn: it is not hashed, and it is no failure. Only what is
   being hashed at that moment is finished, and counts.
 * "Wrong" is the answer to a password that was checked. A login that is refused unchecked gets
@@ -32,6 +34,7 @@ Rules:
 
 from __future__ import annotations
 
+import enum
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +42,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from polymq.broker.accounts import audit, passwords
+from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.login_lines import Answer, Attempt, Lines
 from polymq.broker.accounts.spraying import Spraying
 from polymq.broker.accounts.users import Users
@@ -69,6 +73,36 @@ PROVEN_TURNS: Final = 3
 """Turns of logins that were right before, for one of the others."""
 
 
+class Undecided(enum.Enum):
+    """What somebody else may say of a login without letting it in."""
+
+    DENIED = enum.auto()
+    """It is wrong."""
+    IGNORED = enum.auto()
+    """The stored users decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDecided:
+    """Somebody else was asked, and did not decide.
+
+    Attributes:
+        text: for the client.
+        reason: for the log.
+    """
+
+    text: str
+    reason: str
+
+
+Decision = GrantedPrincipal | Undecided | NotDecided
+Decided = Callable[[Decision], None]
+"""Told once what somebody else says of a login."""
+Elsewhere = Callable[[Decided], Callable[[], bool]]
+"""Asks somebody else. The answer may come during the call. What is returned takes the question
+back, and returns whether that came in time: then nothing is answered."""
+
+
 class Hashers(Protocol):
     """Worker threads for hashing."""
 
@@ -96,6 +130,8 @@ class _Asked:
     Attributes:
         is_proven: of a login without a password: whether it is right, at once.
         stored_only: it is not, unless there is a stored user of the name.
+        elsewhere: asks somebody else about the login first.
+        take_back: see `Elsewhere`, while that is being asked.
         pause: what it waits in before it is looked at.
         attempt: what it was looked up as.
     """
@@ -107,6 +143,8 @@ class _Asked:
     answer: Answer
     is_proven: Callable[[], bool] | None = None
     stored_only: bool = True
+    elsewhere: Elsewhere | None = None
+    take_back: Callable[[], bool] | None = None
     pause: _Pause | None = None
     attempt: Attempt | None = None
 
@@ -237,6 +275,14 @@ class Logins:
         source = network_of(address)
         return self._ask(_Asked(user, b"", source, address, answer, is_proven, stored_only))
 
+    def check_elsewhere(
+        self, user: str, password: bytes, elsewhere: Elsewhere, address: str, answer: Answer
+    ) -> Callable[[], None]:
+        """The same for a login that somebody else is asked about, once its turn has come. Answered
+        with the `GrantedPrincipal` of the decision; if that is IGNORED, as by `check`."""
+        asked = _Asked(user, password, network_of(address), address, answer, elsewhere=elsewhere)
+        return self._ask(asked)
+
     def refuse(self, user: str, address: str, answer: Answer, text: str) -> None:
         """Refuse a login that cannot be checked now: LIMIT."""
         self._refuse(_Asked(user, b"", "", address, answer), text)
@@ -260,6 +306,10 @@ class Logins:
         """The client has gone: nobody waits for this answer."""
         if asked.pause is not None:
             asked.pause.end()
+        if asked.take_back is not None:
+            if asked.take_back():
+                self._tried(asked)
+            asked.answer = _nobody  # what is being asked is finished, and counts
         attempt = asked.attempt
         if attempt is None or attempt.answers.pop(asked, None) is None or attempt.answers:
             return
@@ -347,10 +397,10 @@ class Logins:
         self._failures.add(pair, failures)
         return failures
 
-    def _refuse(self, asked: _Asked, text: str) -> None:
-        """A login that was not checked: it may be right."""
+    def _refuse(self, asked: _Asked, text: str, reason: str = "") -> None:
+        """A login that was not checked: it may be right. `reason`: more than the client is told."""
         self.refused_count += 1
-        self.strangers.warn("login refused", asked.address, user=asked.user, reason=text)
+        self.strangers.warn("login refused", asked.address, user=asked.user, reason=reason or text)
         asked.answer(Refused(Reason.LIMIT, text))
 
     def _refuse_all(self, attempt: Attempt, text: str) -> None:
@@ -369,7 +419,38 @@ class Logins:
 
     # --- checking -------------------------------------------------------------------------
 
+    def _look_up_elsewhere(self, asked: _Asked, elsewhere: Elsewhere) -> None:
+        self._trying[asked.pair] = self._trying.get(asked.pair, 0) + 1
+        asked.take_back = _too_late
+        take_back = elsewhere(partial(self._decided, asked))
+        if asked.take_back is not None:
+            asked.take_back = take_back
+
+    def _tried(self, asked: _Asked) -> None:
+        """Nobody else is asked about it any more."""
+        asked.take_back = None
+        self._end_trying(asked.pair)
+
+    def _decided(self, asked: _Asked, decision: Decision) -> None:
+        """What somebody else says."""
+        self._tried(asked)
+        found = self._users.users.get(asked.user)
+        if decision is Undecided.IGNORED:
+            self._look_up_password(asked)
+        elif isinstance(decision, NotDecided):
+            self._refuse(asked, decision.text, decision.reason)
+        elif decision is Undecided.DENIED or (found is not None and found.disabled):
+            attempt = Attempt(b"", asked.user, b"", "", asked.source, asked.address)
+            self._wrong(attempt, [asked.answer])
+        else:
+            assert isinstance(decision, GrantedPrincipal)
+            self._prove(asked.pair)
+            asked.answer(decision)
+
     def _look_up(self, asked: _Asked) -> None:
+        if asked.elsewhere is not None:
+            self._look_up_elsewhere(asked, asked.elsewhere)
+            return
         if asked.is_proven is None:
             self._look_up_password(asked)
             return
@@ -442,7 +523,9 @@ class Logins:
     def _ended(self, attempt: Attempt) -> None:
         """It waits no more."""
         del self._pending[attempt.digest]
-        pair = _pair(attempt.source, attempt.user)
+        self._end_trying(_pair(attempt.source, attempt.user))
+
+    def _end_trying(self, pair: tuple[str, str]) -> None:
         if self._trying[pair] == 1:
             del self._trying[pair]
         else:
@@ -509,6 +592,11 @@ def _checked(password: bytes, stored: str, salt: bytes, scram_iterations: int) -
         return _RIGHT.encode()
     new = passwords.make_hash(password, salt, scram_iterations=scram_iterations)
     return f"{_RIGHT}{new}".encode()
+
+
+def _too_late() -> bool:
+    """It is being asked, or was answered."""
+    return False
 
 
 def _nobody(_answer: str | Refused) -> None:

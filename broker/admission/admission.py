@@ -36,6 +36,7 @@ from polymq.broker.accounts.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
 from polymq.broker.accounts.quotas import DEFAULT, Pace, Quotas
 from polymq.broker.accounts.scram import METHOD as SCRAM_SHA_256
 from polymq.broker.accounts.scram_logins import ScramLogins
+from polymq.broker.accounts.service_logins import ServiceLogins
 from polymq.broker.accounts.token_logins import TokenLogins
 from polymq.broker.accounts.users import Change, Users
 from polymq.broker.admission.connections import Connections
@@ -45,7 +46,12 @@ from polymq.broker.admission.principal import GroupMember, Principal
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.broker import BrokerPort
-from polymq.broker.port.principals import LOGIN_EXPIRED, LoginExchange
+from polymq.broker.port.principals import (
+    LOGIN_EXPIRED,
+    UNKNOWN_ORIGIN,
+    LoginExchange,
+    Origin,
+)
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort
@@ -90,6 +96,7 @@ class Admission:
         logins: Logins,
         scram_logins: ScramLogins,
         token_logins: TokenLogins | None,
+        service_logins: ServiceLogins | None,
         expiries: Expiries,
         bans: Bans,
         connections: Connections,
@@ -105,11 +112,15 @@ class Admission:
         self._logins = logins
         self._scram_logins = scram_logins
         self._token_logins = token_logins
+        self._service_logins = service_logins
         self._expiries = expiries
         self._strangers = strangers
         self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
         # Keeps ports of those who come for one request.
         self._recent: BoundedCache[str, PermittedPort] = BoundedCache(ports_cached_max)
+        self._granted: BoundedCache[int, tuple[GrantedPrincipal, PermittedPort]] = BoundedCache(
+            ports_cached_max
+        )
         self._paces: dict[str, Pace] = {}
         self._serial = 0
         self._inside: dict[int, _Inside] = {}
@@ -126,7 +137,12 @@ class Admission:
         return self._strangers and not self.users.closed
 
     def authenticate(
-        self, user: str | None, password: bytes | None, address: str, answer: Answer
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Answer,
+        origin: Origin = UNKNOWN_ORIGIN,
     ) -> Callable[[], None]:
         """See `AdmissionPort.authenticate`."""
         if user is not None:
@@ -149,6 +165,8 @@ class Admission:
             answer(Refused(Reason.NOT_AUTHENTICATED, _NO_USERS))
         elif password and self._token_logins is not None and self._token_logins.accepts(password):
             return self._token_logins.check(user, password, address, answer)
+        elif user is not None and self._service_logins is not None:
+            return self._service_logins.check(user, password or b"", address, answer, origin)
         elif user is not None:
             return self._logins.check(user, password or b"", address, answer)
         elif password and self._token_logins is not None:
@@ -225,8 +243,10 @@ class Admission:
         """See `AdmissionPort.for_principal`."""
         if self.is_open:
             return self.port
-        if client_id is not None or isinstance(principal, GrantedPrincipal):
+        if client_id is not None:
             return self._made(principal, client_id)
+        if isinstance(principal, GrantedPrincipal):
+            return self._granted_port(principal)
         return self._shared(principal)
 
     def check_publish(self, principal: str, client_id: str, topic: str, tag: str | None) -> None:
@@ -244,6 +264,14 @@ class Admission:
         self._recent.pop(principal, None)
         self._recent.add(principal, found)
         return found
+
+    def _granted_port(self, principal: GrantedPrincipal) -> PermittedPort:
+        """Of this login: of another one of the same name it may be another."""
+        found = self._granted.pop(id(principal), None)
+        if found is None or found[0] is not principal:
+            found = principal, self._made(principal, None)
+        self._granted.add(id(principal), found)
+        return found[1]
 
     def for_group(self, principal: str, group: str) -> PermittedPort:
         """See `PrincipalPort.for_group`."""

@@ -112,6 +112,7 @@ class SpyPort:
         password: bytes | None,
         address: str,
         answer: Callable[[Any], None],
+        origin: object = None,
     ) -> Callable[[], None]:
         answer(user or "anonymous")
         return _nothing
