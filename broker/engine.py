@@ -229,6 +229,7 @@ class Engine:
                 service=outside.service,
                 limits=outside.service_limits,
                 logins=self.logins,
+                scheduler=scheduler,
                 now=lambda: clock_ms() / 1000,
                 secret=random_bytes(32),
             )

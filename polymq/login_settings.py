@@ -111,7 +111,7 @@ class LoginServiceSettings(Section):
     header_file: str = ""
     """File with one header that is sent with each question, mode 0600, such as
     `Authorization: Bearer 6f1c...`: the service knows by it who asks. Empty: none is sent."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 5.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
     """How long a question may wait for its turn, and how long the service may take to answer
     it. MQTT and AMQP clients have about ten seconds to log in."""
     calls_max: Annotated[int, Field(ge=1, le=1_000)] = 16

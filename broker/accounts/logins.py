@@ -78,6 +78,8 @@ class Undecided(enum.Enum):
 
     DENIED = enum.auto()
     """It is wrong."""
+    DENIED_TOO = enum.auto()
+    """It is wrong, like the same login at the same time, which was counted."""
     IGNORED = enum.auto()
     """The stored users decide."""
 
@@ -98,9 +100,9 @@ class NotDecided:
 Decision = GrantedPrincipal | Undecided | NotDecided
 Decided = Callable[[Decision], None]
 """Told once what somebody else says of a login."""
-Elsewhere = Callable[[Decided], Callable[[], bool]]
-"""Asks somebody else. The answer may come during the call. What is returned takes the question
-back, and returns whether that came in time: then nothing is answered."""
+Elsewhere = Callable[[Decided], Callable[[], None]]
+"""Asks somebody else. The answer may come during the call. What is returned says that nobody waits
+for it any more."""
 
 
 class Hashers(Protocol):
@@ -144,7 +146,7 @@ class _Asked:
     is_proven: Callable[[], bool] | None = None
     stored_only: bool = True
     elsewhere: Elsewhere | None = None
-    take_back: Callable[[], bool] | None = None
+    take_back: Callable[[], None] | None = None
     pause: _Pause | None = None
     attempt: Attempt | None = None
 
@@ -307,8 +309,8 @@ class Logins:
         if asked.pause is not None:
             asked.pause.end()
         if asked.take_back is not None:
-            if asked.take_back():
-                self._tried(asked)
+            asked.take_back()
+            asked.take_back = None
             asked.answer = _nobody  # what is being asked is finished, and counts
         attempt = asked.attempt
         if attempt is None or attempt.answers.pop(asked, None) is None or attempt.answers:
@@ -408,10 +410,11 @@ class Logins:
         for answer in list(attempt.answers.values()):
             self._refuse(_Asked(attempt.user, b"", attempt.source, attempt.address, answer), text)
 
-    def _wrong(self, attempt: Attempt, answers: Sequence[Answer]) -> None:
+    def _wrong(self, attempt: Attempt, answers: Sequence[Answer], *, counts: bool = True) -> None:
         """A login that was checked. Those who asked the same at the same time guessed once."""
-        self._note(_pair(attempt.source, attempt.user), 1)
-        self._spraying.failed(attempt.source, self._now())
+        if counts:
+            self._note(_pair(attempt.source, attempt.user), 1)
+            self._spraying.failed(attempt.source, self._now())
         for answer in answers or (_nobody,):
             self.failed_count += 1
             self.strangers.warn("login failed", attempt.address, user=attempt.user, reason=WRONG)
@@ -420,30 +423,23 @@ class Logins:
     # --- checking -------------------------------------------------------------------------
 
     def _look_up_elsewhere(self, asked: _Asked, elsewhere: Elsewhere) -> None:
-        self._trying[asked.pair] = self._trying.get(asked.pair, 0) + 1
-        asked.take_back = _too_late
+        asked.take_back = _nothing
         take_back = elsewhere(partial(self._decided, asked))
         if asked.take_back is not None:
             asked.take_back = take_back
 
-    def _tried(self, asked: _Asked) -> None:
-        """Nobody else is asked about it any more."""
-        asked.take_back = None
-        self._end_trying(asked.pair)
-
     def _decided(self, asked: _Asked, decision: Decision) -> None:
         """What somebody else says."""
-        self._tried(asked)
+        asked.take_back = None
         found = self._users.users.get(asked.user)
         if decision is Undecided.IGNORED:
             self._look_up_password(asked)
         elif isinstance(decision, NotDecided):
             self._refuse(asked, decision.text, decision.reason)
-        elif decision is Undecided.DENIED or (found is not None and found.disabled):
+        elif isinstance(decision, Undecided) or (found is not None and found.disabled):
             attempt = Attempt(b"", asked.user, b"", "", asked.source, asked.address)
-            self._wrong(attempt, [asked.answer])
+            self._wrong(attempt, [asked.answer], counts=decision is not Undecided.DENIED_TOO)
         else:
-            assert isinstance(decision, GrantedPrincipal)
             self._prove(asked.pair)
             asked.answer(decision)
 
@@ -491,7 +487,7 @@ class Logins:
             digest, user, password, stored, asked.source, asked.address, {asked: asked.answer}
         )
         self._pending[digest] = attempt
-        self._trying[asked.pair] = self._trying.get(asked.pair, 0) + 1
+        self.begin_trying(asked.source, user)
         lines = self._proven_lines if self._is_proven(asked.pair) else self._lines
         refused = lines.add(attempt)
         if refused is not None:
@@ -523,9 +519,16 @@ class Logins:
     def _ended(self, attempt: Attempt) -> None:
         """It waits no more."""
         del self._pending[attempt.digest]
-        self._end_trying(_pair(attempt.source, attempt.user))
+        self.end_trying(attempt.source, attempt.user)
 
-    def _end_trying(self, pair: tuple[str, str]) -> None:
+    def begin_trying(self, source: str, user: str) -> None:
+        """Another guess is being checked: it counts as a failure until it has ended."""
+        pair = _pair(source, user)
+        self._trying[pair] = self._trying.get(pair, 0) + 1
+
+    def end_trying(self, source: str, user: str) -> None:
+        """It is not being checked any more."""
+        pair = _pair(source, user)
         if self._trying[pair] == 1:
             del self._trying[pair]
         else:
@@ -594,9 +597,8 @@ def _checked(password: bytes, stored: str, salt: bytes, scram_iterations: int) -
     return f"{_RIGHT}{new}".encode()
 
 
-def _too_late() -> bool:
-    """It is being asked, or was answered."""
-    return False
+def _nothing() -> None:
+    """There is nothing to take back yet."""
 
 
 def _nobody(_answer: str | Refused) -> None:

@@ -4,6 +4,7 @@ answer."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -34,13 +35,15 @@ class SpyService:
     def __init__(self) -> None:
         self.asked: list[tuple[Question, Callable[[Verdict | str], None]]] = []
         self.count = 0
+        self.step: Callable[[], None]
 
     def ask(self, question: Question, answer: Callable[[Verdict | str], None]) -> None:
         self.asked.append((question, answer))
         self.count += 1
 
-    def answer(self, verdict: Verdict | str, at: int = 0) -> None:
-        self.asked.pop(at)[1](verdict)
+    def answer(self, verdict: Verdict | str) -> None:
+        self.asked.pop(0)[1](verdict)
+        self.step()
 
 
 @pytest.fixture
@@ -52,11 +55,13 @@ def service() -> SpyService:
 def house(broker: Broker, service: SpyService) -> Broker:
     """A broker without users, and with a service."""
     engine = broker.engine
+    service.step = broker.step
     engine.users.outsiders = True
     engine.service_logins = engine.admission._service_logins = ServiceLogins(
         service=service,
         limits=LIMITS,
         logins=engine.logins,
+        scheduler=broker.loop,
         now=lambda: broker.loop.clock_ms() / 1000,
         secret=b"s" * 32,
     )
@@ -208,6 +213,43 @@ def test_the_same_login_by_many_is_asked_once(house: Broker, service: SpyService
     many[0][1]()
     service.answer(allowed())
     assert [answers for answers, _ in many] == [[], ["ann"], ["ann"], ["ann"]]
+
+
+def test_many_are_answered_in_steps(house: Broker, service: SpyService) -> None:
+    """Those of one question, and those of many that are given up together. No more in one iteration
+    of the loop, whatever becomes of them meanwhile."""
+    many = [ask(house) for _ in range(100)]
+    service.asked.pop()[1](allowed())
+    known = [answers for answers, _ in many if answers]
+    assert len(known) == service_logins.ANSWERED_AT_ONCE
+    unknown = [(answers, gone) for answers, gone in many if not answers]
+    unknown[0][1]()
+    house.step()
+    assert unknown[0][0] == []
+    assert [answers for answers, _ in unknown[1:]] == [["ann"]] * (99 - len(known))
+    wrong = [ask(house, "bob") for _ in range(20)]
+    service.answer(DENIED)
+    assert {reason_of(answers) for answers, _ in wrong} == {Reason.NOT_AUTHENTICATED}
+    bob = ask(house, "bob", b"another")[0]  # they were one guess
+    service.answer(allowed("bob"))
+    assert bob == ["bob"]
+
+
+def test_many_that_waited_too_long_are_answered_in_steps(
+    house: Broker, service: SpyService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_logins, "ANSWERED_AT_ONCE", 2)
+    waiting = [ask(house, f"user{number}")[0] for number in range(6)]
+    house.step(6)
+    service.asked.pop(0)[1]("it hangs")
+    counts = [sum(map(len, waiting))]
+    while house.loop.step():
+        counts.append(sum(map(len, waiting)))
+    assert counts[0] == 1
+    assert counts[-1] == 5
+    assert all(after - before <= 2 for before, after in pairwise(counts))
+    service.answer("it hangs")
+    assert [reason_of(answers) for answers in waiting] == [Reason.LIMIT] * 6
 
 
 def test_so_many_are_asked_and_so_many_wait(house: Broker, service: SpyService) -> None:

@@ -138,6 +138,14 @@ OF_THE_LOGINS = (
         tests=("tests/broker/test_service_logins.py",),
     ),
     Sabotage(
+        name="all-that-waited-answered-at-once",
+        why="a service that hangs stops the loop for as long as a thousand refusals take",
+        path="broker/accounts/service_logins.py",
+        old="            self._is_answering = True\n",
+        new="            pass\n",
+        tests=("tests/broker/test_service_logins.py",),
+    ),
+    Sabotage(
         name="misspelt-permissions-count",
         why="a rule that was to deny something is lost with a misspelt field",
         path="broker/accounts/login_answers.py",
