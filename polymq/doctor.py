@@ -262,7 +262,7 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
 def check_logins(settings: Settings) -> Iterator[Finding]:
     """Whether what decides about logins outside of the server is configured as it can be. Nothing
     is asked or fetched."""
-    what = {"jwt": settings.jwt.enabled, "login_service": bool(settings.login_service.url)}
+    what = {"jwt": settings.jwt.enabled, "login_service": settings.login_service.enabled}
     if not any(what.values()):
         return
     try:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from polymq.broker.accounts.login_answers import BadAnswer, Question, Verdict, parse_answer
-from polymq.broker.accounts.service_logins import ServiceLimits
 from polymq.errors import ExitCode, Failure
 from polymq.login_settings import LoginServiceSettings
 from polymq.outside_http import Caller, CallFailed, client_tls
@@ -45,19 +44,6 @@ class HttpLoginService:
         self._tasks: set[asyncio.Task[None]] = set()
         kinds = ("timeout", "unreachable", "status", "malformed")
         self.failures = dict.fromkeys(kinds, 0)
-
-    @property
-    def limits(self) -> ServiceLimits:
-        """What the engine holds to."""
-        settings = self._settings
-        return ServiceLimits(
-            calls_max=settings.calls_max,
-            waiting_max=settings.waiting_max,
-            wait_seconds_max=settings.timeout_seconds,
-            cache_max=settings.cache_max,
-            cache_seconds=settings.cache_seconds,
-            denied_cache_seconds=settings.denied_cache_seconds,
-        )
 
     def start(self) -> None:
         """Begin, on the running loop."""

@@ -96,7 +96,7 @@ class JwtSettings(Section):
 
 
 class LoginServiceSettings(Section):
-    """An HTTP service that decides about logins with a password, at all listeners."""
+    """An HTTP service, or a plugin of amqtt, that decides about logins with a password."""
 
     url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
     """The URL that is asked: with POST and a JSON object, for each login that is not remembered.
@@ -111,6 +111,18 @@ class LoginServiceSettings(Section):
     header_file: str = ""
     """File with one header that is sent with each question, mode 0600, such as
     `Authorization: Bearer 6f1c...`: the service knows by it who asks. Empty: none is sent."""
+    amqtt_plugin: str = ""
+    """Instead of `url`: the class of an authentication plugin of amqtt, with its module, such as
+    `amqtt.plugins.authentication.FileAuthPlugin`. Needs `polymq[amqtt]`. The plugin runs in a
+    thread of this server."""
+    amqtt_config_file: str = ""
+    """TOML file with the configuration of the plugin: the fields of its class `Config`. Empty: it
+    has none."""
+    amqtt_publish: list[str] = []
+    """Topic filters that the clients which the plugin lets in may publish to, beside the
+    permissions of a stored user, such as `devices/${username}/#`."""
+    amqtt_subscribe: list[str] = []
+    """Topic filters that they may subscribe to."""
     timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
     """How long a question may wait for its turn, and how long the service may take to answer
     it. MQTT and AMQP clients have about ten seconds to log in."""
@@ -125,8 +137,18 @@ class LoginServiceSettings(Section):
     denied_cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 5.0
     """How long the answer `deny` is remembered. 0: not at all."""
 
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is asked."""
+        return bool(self.url or self.amqtt_plugin)
+
     @model_validator(mode="after")
     def _whole(self) -> LoginServiceSettings:
+        if self.url and self.amqtt_plugin:
+            raise ValueError("set only one of url and amqtt_plugin")
+        for_plugin = self.amqtt_config_file or self.amqtt_publish or self.amqtt_subscribe
+        if for_plugin and not self.amqtt_plugin:
+            raise ValueError("amqtt_plugin has to be set, too")
         if not self.url:
             if self.ca or self.header_file or self.plain_hosts:
                 raise ValueError("url has to be set, too")

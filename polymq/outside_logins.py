@@ -3,6 +3,7 @@ service that is asked."""
 
 from __future__ import annotations
 
+from polymq.amqtt_plugin import AmqttPlugin
 from polymq.broker.accounts.outside import Outside
 from polymq.broker.accounts.service_logins import ServiceLimits
 from polymq.jwks import KeySet
@@ -26,23 +27,32 @@ class OutsideLogins:
         if self._tokens is not None and settings.jwt.jwks_url:
             self._key_set = KeySet(settings.jwt, self._tokens.take_set)
             self._tokens.want_keys = self._key_set.want
-        self._service: HttpLoginService | None = None
+        self._service: HttpLoginService | AmqttPlugin | None = None
         if settings.login_service.url:
             self._service = HttpLoginService(settings.login_service)
+        elif settings.login_service.amqtt_plugin:
+            self._service = AmqttPlugin(settings.login_service)
 
     @property
     def for_engine(self) -> Outside:
         """What `Engine` has to be given."""
-        service = self._service
+        wanted = self._settings.login_service
         return Outside(
             token_checker=self._tokens,
             tokens_grant=bool(self._settings.jwt.permissions_claim),
-            service=service,
-            service_limits=ServiceLimits() if service is None else service.limits,
+            service=self._service,
+            service_limits=ServiceLimits(
+                calls_max=wanted.calls_max,
+                waiting_max=wanted.waiting_max,
+                wait_seconds_max=wanted.timeout_seconds,
+                cache_max=wanted.cache_max,
+                cache_seconds=wanted.cache_seconds,
+                denied_cache_seconds=wanted.denied_cache_seconds,
+            ),
         )
 
     def start(self) -> None:
-        """Begin, on the running loop."""
+        """Begin, on the running loop. Raises Failure: USAGE, a plugin cannot be made."""
         if self._key_set is not None:
             self._key_set.start()
         if self._service is not None:

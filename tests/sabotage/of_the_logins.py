@@ -146,6 +146,14 @@ OF_THE_LOGINS = (
         tests=("tests/broker/test_service_logins.py",),
     ),
     Sabotage(
+        name="amqtt-plugin-says-anything",
+        why="a plugin that answers with an error's text lets its user in",
+        path="polymq/amqtt_plugin.py",
+        old="        if not isinstance(result, bool | None):\n",
+        new="        result = result is not False\n        if False:\n",
+        tests=("tests/polymq/test_amqtt_plugin.py",),
+    ),
+    Sabotage(
         name="misspelt-permissions-count",
         why="a rule that was to deny something is lost with a misspelt field",
         path="broker/accounts/login_answers.py",
