@@ -159,11 +159,16 @@ def test_what_outlives_the_client_needs_a_stored_user(server: Server) -> None:
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="stored here"):
         channel.queue_declare("q", arguments={"x-dead-letter-exchange": "amq.topic"})
     connection.close()
-    body = json.dumps({"source": "a", "sink": "https://example.com/x", "protocol": "HTTP"})
-    status, _, _ = http_ask(
-        server, "POST", "/subscriptions", body.encode(), basic("ann", everything)
-    )
-    assert status in (400, 403)
+    hook = {"topic": "a", "sink": "https://example.com/x"}
+    for name, body, wanted in (("hook", hook, 403), ("pull", {"topic": "a"}, 201)):
+        status, _, problem = http_ask(
+            server,
+            "PUT",
+            f"/subscriptions/{name}",
+            json.dumps(body).encode(),
+            basic("ann", everything),
+        )
+        assert status == wanted, problem
 
 
 @pytest.mark.slow
