@@ -35,7 +35,7 @@ from polymq.net.newcomers import network_of
 
 PASSWORD_BYTES_MAX: Final = 8 * 1024
 CACHED_RULES_MAX: Final = 200_000
-"""Rules of all remembered answers, some 0.3 KiB each."""
+"""Rules of all remembered answers, some 0.2 KiB each."""
 ANSWERED_AT_ONCE: Final = 32
 """Logins that are answered in one iteration of the loop, at most 0.3 ms each."""
 _FAILED: Final = "the login service did not decide: try again in a moment"
