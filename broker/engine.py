@@ -9,14 +9,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 from polymq.broker.accounts.bans import Bans
 from polymq.broker.accounts.logins import Hashers, Logins
+from polymq.broker.accounts.outside import Outside
 from polymq.broker.accounts.owners import Owners
 from polymq.broker.accounts.queue_readers import QueueReaders
 from polymq.broker.accounts.scram_logins import ScramLogins
-from polymq.broker.accounts.token_logins import TokenChecker, TokenLogins
+from polymq.broker.accounts.service_logins import ServiceLogins
+from polymq.broker.accounts.token_logins import TokenLogins
 from polymq.broker.accounts.users import Users
 from polymq.broker.admission.admission import Admission
 from polymq.broker.admission.connections import Connections, ConnectionSettings
@@ -57,6 +59,8 @@ from polymq.broker.transactions.half_messages import HalfMessages
 from polymq.broker.transactions.transactions import Transactions
 from polymq.core_log.store import Store
 
+NOTHING_OUTSIDE: Final = Outside()
+
 
 class Engine:
     """The parts of a broker over a store.
@@ -79,8 +83,8 @@ class Engine:
         connection_settings: the limits of MQTT connections.
         hashers: threads for passwords; by default those that read.
         random_bytes: for secrets that last as long as the process.
-        token_checker: what checks tokens in the place of passwords; None: there are none.
-        strangers: whether clients are let in while there are no users.
+        outside: what decides about logins beside the stored users.
+        strangers: whether clients are let in while there are no users, nor outsiders.
         min_in_sync: how many brokers must have a change of state on their disks before it is
             answered; 1 is this one alone.
         in_sync: how far replicas are known to have the log (what topics with `min_in_sync` have
@@ -107,7 +111,7 @@ class Engine:
         connection_settings: ConnectionSettings | None = None,
         hashers: Hashers | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        token_checker: TokenChecker | None = None,
+        outside: Outside = NOTHING_OUTSIDE,
         strangers: bool = True,
         min_in_sync: int = 1,
         in_sync: int | None = None,
@@ -138,7 +142,7 @@ class Engine:
         moves = self.moves = Moves(core, queue_store, topics)
         self.set_aside = SetAside(core, topics, moves)
         queues: dict[str, NamedQueue] = {}
-        self.users = Users(core)
+        self.users = Users(core, outsiders=outside.outsiders)
         owners = Owners(self.users)
         self.exchanges = Exchanges(core, topics, queues, owners)
         self.named_queues = NamedQueues(
@@ -167,7 +171,7 @@ class Engine:
             scheduler,
             hashers or readers,
             random_bytes,
-            token_checker,
+            outside,
             connection_settings,
             strangers,
         )
@@ -187,7 +191,7 @@ class Engine:
         scheduler: Scheduler,
         hashers: Hashers,
         random_bytes: Callable[[int], bytes],
-        token_checker: TokenChecker | None,
+        outside: Outside,
         connection_settings: ConnectionSettings | None,
         strangers: bool,
     ) -> Admission:
@@ -212,18 +216,29 @@ class Engine:
             iterations=self.core.limits.scram_iterations,
         )
         token_logins: TokenLogins | None = None
-        if token_checker is not None:
+        self.service_logins: ServiceLogins | None = None
+        if outside.token_checker is not None:
             token_logins = TokenLogins(
                 users=self.users,
                 logins=self.logins,
-                checker=token_checker,
+                checker=outside.token_checker,
                 now=lambda: clock_ms() / 1000,
+            )
+        if outside.service is not None:
+            self.service_logins = ServiceLogins(
+                service=outside.service,
+                limits=outside.service_limits,
+                logins=self.logins,
+                scheduler=scheduler,
+                now=lambda: clock_ms() / 1000,
+                secret=random_bytes(32),
             )
         return Admission(
             self.users,
             self.logins,
             self.scram_logins,
             token_logins,
+            self.service_logins,
             Expiries(scheduler, lambda: clock_ms() / 1000),
             self.bans,
             self.connections,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 _SEQUENCE, _SET, _OBJECT_ID, _OCTETS = 0x30, 0x31, 0x06, 0x04
 _VERSION, _EXTENSIONS, _MAIL, _DNS = 0xA0, 0xA3, 0x81, 0x82
@@ -63,6 +63,26 @@ def names_of(der: bytes) -> Names:
         return _names_of(der)
     except IndexError as error:
         raise ValueError("it ends too early") from error
+
+
+class HasExtraInfo(Protocol):
+    """A transport of the loop."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See `asyncio.BaseTransport`."""
+
+
+def subject_of(transport: HasExtraInfo | None) -> str:
+    """The subject of the certificate that the peer has shown, as text (RFC 4514); empty where there
+    is none, or none that can be read."""
+    own = None if transport is None else transport.get_extra_info("ssl_object")
+    certificate = None if own is None else own.getpeercert(binary_form=True)
+    if certificate is None:
+        return ""
+    try:
+        return names_of(certificate).subject
+    except ValueError:
+        return ""
 
 
 def _names_of(der: bytes) -> Names:

@@ -34,6 +34,7 @@ from collections.abc import Callable
 from typing import Final
 
 from polymq.net.budget import Budget
+from polymq.net.certificates import subject_of
 from polymq.net.kernels.streams import BUFFER_BYTES, Iteration, Stream
 from polymq.net.plane import CompiledPlane, Plane
 from polymq.net.roster import Roster
@@ -226,6 +227,10 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
     def address(self) -> str:
         """Remote address without its port: whom to count failed logins against."""
         return self.peer.rpartition(":")[0] or self.peer
+
+    def certificate_subject(self) -> str:
+        """See `certificates.subject_of`."""
+        return subject_of(self.transport)
 
     def spoke(self) -> None:
         """The client's first words were valid. Safe to call again."""

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from polymq.broker.admission.admission import Admission
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import REST, Address, BrokerPort, parse_display_name
+from polymq.broker.port import REST, Address, BrokerPort, Origin, parse_display_name
 
 OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""
@@ -41,7 +41,7 @@ class Access:
     async def check(self, request: web.Request) -> None:
         """Note who asks in `request[CALLER]`. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN."""
         request[CALLER] = OPEN
-        if request.path in _FREE_PATHS or not self._admission.users.users:
+        if request.path in _FREE_PATHS or not self._admission.users.closed:
             return
         scheme, _, value = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -50,7 +50,7 @@ class Access:
             request[CALLER] = OPERATOR
             return
         principal = await self._principal(request, scheme, value)
-        port = self._port.admission.for_owner(principal)
+        port = self._port.admission.for_principal(principal)
         port.principal.check_admin(_address(request))
         if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
             name = request.match_info.get("name")
@@ -72,7 +72,9 @@ class Access:
             if not known.done():  # the client may have gone
                 known.set_result(principal)
 
-        withdraw = self._port.admission.authenticate(user, password, request.remote or "", answer)
+        withdraw = self._port.admission.authenticate(
+            user, password, request.remote or "", answer, Origin(protocol="admin")
+        )
         try:
             principal = await known
         finally:

@@ -46,6 +46,7 @@ from polymq.errors import ExitCode, Failure
 from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
+from polymq.login_metrics import login_probes
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, counter, gauge, make_registry
 from polymq.mqtt_listeners import (
@@ -64,6 +65,7 @@ from polymq.net.kernels.streams import clock_ms
 from polymq.net.listener import CannotListen
 from polymq.net.roster import Roster
 from polymq.operator_token import new_token, remove_token, write_token
+from polymq.outside_logins import OutsideLogins
 from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
 from polymq.queue_metrics import queue_probes
@@ -85,7 +87,6 @@ from polymq.store_report import store_probes, store_value
 from polymq.sys_figures import make_sys_topics
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
 from polymq.tls_files import TlsFiles
-from polymq.tokens import make_tokens
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
@@ -111,7 +112,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     directory = settings.server.data_directory
     check_settings(settings)
     check_tls(settings)
-    make_tokens(settings.jwt)
+    OutsideLogins(settings)
     check_listeners_tls(settings)
     names_credentials(settings)
     try:
@@ -219,6 +220,7 @@ class Node:
         self._upkeep: Upkeep
         self._registration: Registration | None = None
         self._name_server: NameServerThread | None = None
+        self._outside = OutsideLogins(settings)
         self.replication: Replication
         self.unwritten: list[Callable[[], object]] = []
         """Files for which the disk had no room: they are to be written later."""
@@ -272,6 +274,8 @@ class Node:
             folded_records=self._engine.fold.count,
         )
         self._log_access()
+        self._outside.start()
+        self._stack.append(self._outside.stop)
         upkeep = self._upkeep = Upkeep(
             engine=self._engine,
             store=self._store,
@@ -320,7 +324,7 @@ class Node:
             ),
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
-            token_checker=make_tokens(settings.jwt),
+            outside=self._outside.for_engine,
             header_reader=AmqpHeaders(),
             plain_body=plain_body,
             strangers=is_private(settings) or settings.server.allow_insecure,
@@ -357,6 +361,8 @@ class Node:
             tell(
                 f"there are no users: {clients} may do everything; `polymq user add NAME` ends that"
             )
+        elif not users and self._engine.users.outsiders:
+            log.info("clients have to log in; there are no users stored here")
         elif not users:
             log.warning("there are no users: no client is accepted before `polymq user add NAME`")
         else:
@@ -577,6 +583,8 @@ class Node:
         return [
             *store_probes(self._engine, self._store),
             *queue_probes(self._engine),
+            *login_probes(self._engine),
+            *self._outside.probes(),
             *self._shortage_probes(),
             *self.replication.probes(),
             *mqtt_probes(lambda: self._servers),
@@ -599,26 +607,6 @@ class Node:
                 lambda: self._engine.topics.stored_count,
             ),
             gauge("polymq_topics", "Topics.", lambda: self._engine.topics.shown_count),
-            gauge(
-                "polymq_users",
-                "Users. With 0, clients need not log in.",
-                lambda: len(self._engine.users.users),
-            ),
-            counter(
-                "polymq_login_failures",
-                "Logins with a wrong user or password, and requests with a wrong signature.",
-                lambda: self._engine.logins.failed_count,
-            ),
-            gauge(
-                "polymq_logins_waiting",
-                "Logins that wait for their password to be checked.",
-                lambda: self._engine.logins.waiting_count,
-            ),
-            counter(
-                "polymq_logins_refused",
-                "Logins that were refused without a check: too many waited or had failed.",
-                lambda: self._engine.logins.refused_count,
-            ),
             gauge(
                 "polymq_page_cache_topics",
                 "Topics whose acknowledgements do not wait for the disk.",

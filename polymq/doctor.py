@@ -31,6 +31,7 @@ from polymq.errors import Failure
 from polymq.kernel_forms import FORM, missing_kernels
 from polymq.net.listener import explain
 from polymq.net.plane import CompiledPlane
+from polymq.outside_logins import OutsideLogins
 from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
@@ -75,6 +76,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from check_server(settings)
     yield check_durability(settings)
     yield from check_certificate(settings)
+    yield from check_logins(settings)
     yield from check_ports(settings)
 
 
@@ -255,6 +257,21 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
     warn_of_dates(settings.tls, datetime.now(UTC), warnings.append)
     status = Status.WORSE if warnings else Status.GOOD
     yield Finding(name="tls", status=status, text="; ".join(warnings) or settings.tls.certificate)
+
+
+def check_logins(settings: Settings) -> Iterator[Finding]:
+    """Whether what decides about logins outside of the server is configured as it can be. Nothing
+    is asked or fetched."""
+    what = {"jwt": settings.jwt.enabled, "login_service": settings.login_service.enabled}
+    if not any(what.values()):
+        return
+    try:
+        OutsideLogins(settings)
+    except Failure as failure:
+        yield Finding(name="logins", status=Status.BAD, text=str(failure))
+        return
+    text = ", ".join(f"[{section}]" for section, is_set in what.items() if is_set)
+    yield Finding(name="logins", status=Status.GOOD, text=f"{text} can be used")
 
 
 def check_durability(settings: Settings) -> Finding:

@@ -28,14 +28,13 @@ from pydantic import (
     model_validator,
 )
 
-from polymq.broker.accounts.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
-from polymq.broker.accounts.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
 from polymq.broker.topics.settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
 from polymq.listener_settings import (
     ClientCertificates,
     MqttListener,
 )
+from polymq.login_settings import JwtSettings, LoginServiceSettings, LoginSettings
 from polymq.mqtt_settings import MqttSettings
 from polymq.remoting.errors import LocalProtocolError
 from polymq.remoting.steps import Address
@@ -88,12 +87,6 @@ def _not_empty(value: object) -> object:
     return value
 
 
-def _checked_iterations(count: int) -> int:
-    if count and not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
-        raise ValueError(f"must be 0, or from {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
-    return count
-
-
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
 
@@ -140,53 +133,6 @@ class TlsSettings(Section):
     def enabled(self) -> bool:
         """Whether anything of it is configured."""
         return bool(self.certificate or self.key or self.client_ca or self.crl)
-
-
-class LoginSettings(Section):
-    """How clients log in, at all listeners."""
-
-    scram_iterations: Annotated[int, AfterValidator(_checked_iterations)] = 16_384
-    """The cost of the keys for SCRAM-SHA-256, by which MQTT 5 clients can log in without sending
-    their password. The keys are stored with a password when it is set, and when it is used for the
-    first time after an upgrade. A client spends this time at each login: 4096 is the least that the
-    standard allows, for small devices. 0: no keys are stored, and MQTT does not offer the
-    method."""
-
-
-class JwtSettings(Section):
-    """JSON Web Tokens in the place of passwords, at all listeners. Needs `polymq[jwt]`."""
-
-    secret_file: str = ""
-    """File with the secret that tokens are signed with (HS256): at least 32 bytes, mode 0600. Only
-    one of the three files can be set. If none is, passwords are passwords whatever they look
-    like."""
-    public_key_file: str = ""
-    """PEM file with the public key of who signs tokens: RSA (RS256), P-256 (ES256) or Ed25519
-    (EdDSA)."""
-    jwks_file: str = ""
-    """JSON file with several such public keys (RFC 7517), which tokens name by `kid`."""
-    issuer: str = ""
-    """What the claim `iss` of a token has to be. Required."""
-    audience: str = ""
-    """What the claim `aud` of a token has to be, or has to contain. Required."""
-    user_claim: Annotated[str, Field(min_length=1)] = "sub"
-    """The claim with the name of the user. The user has to exist."""
-    leeway_seconds: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    """By how much the clocks of issuer and server may differ: a token holds longer by that."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether tokens are accepted."""
-        return bool(self.secret_file or self.public_key_file or self.jwks_file)
-
-    @model_validator(mode="after")
-    def _whole(self) -> JwtSettings:
-        files = [self.secret_file, self.public_key_file, self.jwks_file]
-        if sum(map(bool, files)) > 1:
-            raise ValueError("set only one of secret_file, public_key_file and jwks_file")
-        if self.enabled and not (self.issuer and self.audience):
-            raise ValueError("issuer and audience have to be set, too")
-        return self
 
 
 class AmqpSettings(ListenerSettings):
@@ -421,6 +367,7 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     tls: TlsSettings = TlsSettings()
     login: LoginSettings = LoginSettings()
+    login_service: LoginServiceSettings = LoginServiceSettings()
     jwt: JwtSettings = JwtSettings()
     mqtt: MqttSettings = MqttSettings()
     amqp: AmqpSettings = AmqpSettings()

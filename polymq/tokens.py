@@ -9,6 +9,9 @@ Rules:
   the clock of the caller.
 * Of keys in a JWKS the one with the token's `kid` counts. Without a `kid` there has to be one key
   only.
+* Keys of a file that cannot be used are an error at the start. Of a set that is fetched (`jwks.py`)
+  keys of other kinds, and keys that are not for signatures, are left out.
+* A claim with permissions that cannot be taken whole makes a token useless.
 * A header with `crit` names what has to be understood, and none of it is (RFC 7515 part 4.1.11).
 """
 
@@ -19,13 +22,17 @@ import binascii
 import importlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from polymq.broker.accounts.token_logins import BadToken, Token
+from polymq.broker.accounts.granting import BadPermissions, parse_permissions
+from polymq.broker.accounts.permissions import Rule
+from polymq.broker.accounts.token_logins import BadToken, KeysMissing, Token
 from polymq.errors import ExitCode, Failure
+from polymq.login_settings import JwtSettings
+from polymq.outside_http import client_tls
 from polymq.secret_file import read_secret_file
-from polymq.settings import JwtSettings
 
 TOKEN_BYTES_MAX: Final = 8 * 1024
 SECRET_BYTES_MIN: Final = 32
@@ -49,6 +56,10 @@ def make_tokens(settings: JwtSettings) -> Tokens | None:
             raise _wrong(f"secret_file has {len(secret)} bytes: HS256 needs {SECRET_BYTES_MIN}")
         return Tokens(jwt, settings, {None: (secret, "HS256")})
     try:
+        if settings.jwks_url:
+            importlib.import_module("cryptography")
+            client_tls(settings.jwks_ca, "jwt.jwks_ca")
+            return Tokens(jwt, settings, {})
         if settings.public_key_file:
             keys: Keys = {None: _public_key(Path(settings.public_key_file).read_bytes())}
         else:
@@ -63,6 +74,10 @@ def make_tokens(settings: JwtSettings) -> Tokens | None:
     return Tokens(jwt, settings, keys)
 
 
+class _Unusable(ValueError):
+    """A key of a kind that signs no tokens here."""
+
+
 Keys = dict[str | None, tuple[Any, str]]
 """A key and its algorithm, by its `kid`."""
 
@@ -72,12 +87,44 @@ class Tokens:
 
     Args:
         jwt: the module of PyJWT.
+
+    Attributes:
+        want_keys: a token names a key that is not there. Returns whether keys are being fetched.
     """
 
     def __init__(self, jwt: Any, settings: JwtSettings, keys: Keys) -> None:
         self._jwt = jwt
         self._settings = settings
         self._keys = keys
+        self.want_keys: Callable[[], bool] = lambda: False
+
+    def take_set(self, content: bytes) -> int:
+        """Use the keys of a JWKS from now on, those of them that can be used. Returns how many they
+        are. May be called in a thread. Raises ValueError: there are none."""
+        try:
+            keys = _keys_of_set(self._jwt, json.loads(content), whole=False)
+        except (ValueError, TypeError, KeyError, RecursionError, self._jwt.PyJWTError) as error:
+            text = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(f"it is no set of keys that can be used: {text}") from error
+        self._keys = keys
+        return len(keys)
+
+    def check_keys(self, token: bytes) -> None:
+        """See `TokenChecker`."""
+        if not self._settings.jwks_url or len(token) > TOKEN_BYTES_MAX:
+            return
+        if not self._keys:
+            self.want_keys()
+            raise KeysMissing("the keys of tokens have not been fetched yet: try again in a moment")
+        try:
+            self._key_of(self._jwt.get_unverified_header(token))
+        except _UnknownKey:
+            if self.want_keys():
+                raise KeysMissing(
+                    "the token's key is being fetched: try again in a moment"
+                ) from None
+        except (BadToken, self._jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            return  # `check` says what is wrong
 
     def is_token(self, password: bytes) -> bool:
         """See `TokenChecker`."""
@@ -127,7 +174,17 @@ class Tokens:
         user = claims.get(settings.user_claim)
         if not isinstance(user, str) or not user:
             raise BadToken(f"it has no claim {settings.user_claim!r} with the name of a user")
-        return Token(user=user, expires_at=expires_at + settings.leeway_seconds)
+        rules = self._rules_of(claims, user)
+        return Token(user=user, expires_at=expires_at + settings.leeway_seconds, rules=rules)
+
+    def _rules_of(self, claims: dict[str, Any], user: str) -> tuple[Rule, ...] | None:
+        name = self._settings.permissions_claim
+        if not name or name not in claims:
+            return None
+        try:
+            return parse_permissions(claims[name], user)
+        except BadPermissions as error:
+            raise BadToken(f"its claim {name!r} is no list of permissions: {error}") from error
 
     def _key_of(self, header: dict[str, Any]) -> tuple[Any, str]:
         if "crit" in header:
@@ -139,8 +196,12 @@ class Tokens:
             if only is None or kid is None:
                 found = self._keys[only]
         if found is None:
-            raise BadToken("there is no key with its kid")
+            raise _UnknownKey("there is no key with its kid")
         return found
+
+
+class _UnknownKey(BadToken):
+    """A token whose key is not there."""
 
 
 def _public_key(pem: bytes) -> tuple[Any, str]:
@@ -152,7 +213,12 @@ def _public_key(pem: bytes) -> tuple[Any, str]:
     return _with_algorithm(serialization.load_pem_public_key(pem))
 
 
-def _keys_of_set(jwt: Any, value: Any) -> Keys:
+def _keys_of_set(jwt: Any, value: Any, *, whole: bool = True) -> Keys:
+    """The keys of a JWKS.
+
+    Args:
+        whole: whether a key that cannot be used is an error, rather than left out.
+    """
     listed = value.get("keys") if isinstance(value, dict) else None
     if not isinstance(listed, list) or not 0 < len(listed) <= KEYS_MAX:
         raise ValueError(f"a JWKS has 1 to {KEYS_MAX} keys")
@@ -160,15 +226,32 @@ def _keys_of_set(jwt: Any, value: Any) -> Keys:
     for one in listed:
         if not isinstance(one, dict):
             raise ValueError("a key of a JWKS is an object")
-        if one.get("kty") == "oct":
-            raise ValueError("a JWKS with a secret: use secret_file")
+        if not whole and one.get("use", "sig") != "sig":
+            continue
+        try:
+            key = _key_of_set(jwt, one)
+        except _Unusable:
+            if whole:
+                raise
+            continue
         kid = one.get("kid")
         if kid in keys or not (kid is None or isinstance(kid, str)):
             raise ValueError(f"two keys with the kid {kid!r}")
-        keys[kid] = _with_algorithm(jwt.PyJWK.from_dict(one).key)
+        keys[kid] = key
+    if not keys:
+        raise ValueError("none of its keys can be used")
     if None in keys and len(keys) > 1:
         raise ValueError("a key without a kid beside others")
     return keys
+
+
+def _key_of_set(jwt: Any, one: dict[str, Any]) -> tuple[Any, str]:
+    if one.get("kty") == "oct":
+        raise _Unusable("a JWKS with a secret: use secret_file")
+    try:
+        return _with_algorithm(jwt.PyJWK.from_dict(one).key)
+    except (ValueError, TypeError, KeyError, jwt.PyJWTError) as error:
+        raise _Unusable(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 def _with_algorithm(key: Any) -> tuple[Any, str]:

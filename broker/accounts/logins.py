@@ -24,6 +24,8 @@ Rules:
   thread: with keys for SCRAM, or without the hash of another broker's file.
 * An exchange of SCRAM (`scram_logins.py`) costs no hash, so its proof is checked at once; but its
   guesses count and wait like those of passwords.
+* Somebody else may be asked about a login first (`check_elsewhere`), when its turn has come. What
+  they deny counts and is slowed as a wrong password.
 * A login whose client has gone is withdrawn: it is not hashed, and it is no failure. Only what is
   being hashed at that moment is finished, and counts.
 * "Wrong" is the answer to a password that was checked. A login that is refused unchecked gets
@@ -32,6 +34,7 @@ Rules:
 
 from __future__ import annotations
 
+import enum
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +42,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from polymq.broker.accounts import audit, passwords
+from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.login_lines import Answer, Attempt, Lines
 from polymq.broker.accounts.spraying import Spraying
 from polymq.broker.accounts.users import Users
@@ -69,6 +73,38 @@ PROVEN_TURNS: Final = 3
 """Turns of logins that were right before, for one of the others."""
 
 
+class Undecided(enum.Enum):
+    """What somebody else may say of a login without letting it in."""
+
+    DENIED = enum.auto()
+    """It is wrong."""
+    DENIED_TOO = enum.auto()
+    """It is wrong, like the same login at the same time, which was counted."""
+    IGNORED = enum.auto()
+    """The stored users decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDecided:
+    """Somebody else was asked, and did not decide.
+
+    Attributes:
+        text: for the client.
+        reason: for the log.
+    """
+
+    text: str
+    reason: str
+
+
+Decision = GrantedPrincipal | Undecided | NotDecided
+Decided = Callable[[Decision], None]
+"""Told once what somebody else says of a login."""
+Elsewhere = Callable[[Decided], Callable[[], None]]
+"""Asks somebody else. The answer may come during the call. What is returned says that nobody waits
+for it any more."""
+
+
 class Hashers(Protocol):
     """Worker threads for hashing."""
 
@@ -95,6 +131,9 @@ class _Asked:
 
     Attributes:
         is_proven: of a login without a password: whether it is right, at once.
+        stored_only: it is not, unless there is a stored user of the name.
+        elsewhere: asks somebody else about the login first.
+        take_back: see `Elsewhere`, while that is being asked.
         pause: what it waits in before it is looked at.
         attempt: what it was looked up as.
     """
@@ -105,6 +144,9 @@ class _Asked:
     address: str
     answer: Answer
     is_proven: Callable[[], bool] | None = None
+    stored_only: bool = True
+    elsewhere: Elsewhere | None = None
+    take_back: Callable[[], None] | None = None
     pause: _Pause | None = None
     attempt: Attempt | None = None
 
@@ -217,11 +259,35 @@ class Logins:
         return self._ask(_Asked(user, password, network_of(address), address, answer))
 
     def check_proof(
-        self, user: str, is_proven: Callable[[], bool], address: str, answer: Answer
+        self,
+        user: str,
+        is_proven: Callable[[], bool],
+        address: str,
+        answer: Answer,
+        *,
+        stored_only: bool = True,
     ) -> Callable[[], None]:
         """The same for a login that proves itself without a password. It waits like others, and
-        then `is_proven` says at once whether it is right."""
-        return self._ask(_Asked(user, b"", network_of(address), address, answer, is_proven))
+        then `is_proven` says at once whether it is right.
+
+        Args:
+            stored_only: whether there has to be a stored user of the name. One that is disabled
+                does not come in either way.
+        """
+        source = network_of(address)
+        return self._ask(_Asked(user, b"", source, address, answer, is_proven, stored_only))
+
+    def check_elsewhere(
+        self, user: str, password: bytes, elsewhere: Elsewhere, address: str, answer: Answer
+    ) -> Callable[[], None]:
+        """The same for a login that somebody else is asked about, once its turn has come. Answered
+        with the `GrantedPrincipal` of the decision; if that is IGNORED, as by `check`."""
+        asked = _Asked(user, password, network_of(address), address, answer, elsewhere=elsewhere)
+        return self._ask(asked)
+
+    def refuse(self, user: str, address: str, answer: Answer, text: str) -> None:
+        """Refuse a login that cannot be checked now: LIMIT."""
+        self._refuse(_Asked(user, b"", "", address, answer), text)
 
     def _ask(self, asked: _Asked) -> Callable[[], None]:
         failures = self._failures_of(asked.pair)
@@ -242,6 +308,10 @@ class Logins:
         """The client has gone: nobody waits for this answer."""
         if asked.pause is not None:
             asked.pause.end()
+        if asked.take_back is not None:
+            asked.take_back()
+            asked.take_back = None
+            asked.answer = _nobody  # what is being asked is finished, and counts
         attempt = asked.attempt
         if attempt is None or attempt.answers.pop(asked, None) is None or attempt.answers:
             return
@@ -329,10 +399,10 @@ class Logins:
         self._failures.add(pair, failures)
         return failures
 
-    def _refuse(self, asked: _Asked, text: str) -> None:
-        """A login that was not checked: it may be right."""
+    def _refuse(self, asked: _Asked, text: str, reason: str = "") -> None:
+        """A login that was not checked: it may be right. `reason`: more than the client is told."""
         self.refused_count += 1
-        self.strangers.warn("login refused", asked.address, user=asked.user, reason=text)
+        self.strangers.warn("login refused", asked.address, user=asked.user, reason=reason or text)
         asked.answer(Refused(Reason.LIMIT, text))
 
     def _refuse_all(self, attempt: Attempt, text: str) -> None:
@@ -340,10 +410,11 @@ class Logins:
         for answer in list(attempt.answers.values()):
             self._refuse(_Asked(attempt.user, b"", attempt.source, attempt.address, answer), text)
 
-    def _wrong(self, attempt: Attempt, answers: Sequence[Answer]) -> None:
+    def _wrong(self, attempt: Attempt, answers: Sequence[Answer], *, counts: bool = True) -> None:
         """A login that was checked. Those who asked the same at the same time guessed once."""
-        self._note(_pair(attempt.source, attempt.user), 1)
-        self._spraying.failed(attempt.source, self._now())
+        if counts:
+            self._note(_pair(attempt.source, attempt.user), 1)
+            self._spraying.failed(attempt.source, self._now())
         for answer in answers or (_nobody,):
             self.failed_count += 1
             self.strangers.warn("login failed", attempt.address, user=attempt.user, reason=WRONG)
@@ -351,13 +422,38 @@ class Logins:
 
     # --- checking -------------------------------------------------------------------------
 
+    def _look_up_elsewhere(self, asked: _Asked, elsewhere: Elsewhere) -> None:
+        asked.take_back = _nothing
+        take_back = elsewhere(partial(self._decided, asked))
+        if asked.take_back is not None:
+            asked.take_back = take_back
+
+    def _decided(self, asked: _Asked, decision: Decision) -> None:
+        """What somebody else says."""
+        asked.take_back = None
+        found = self._users.users.get(asked.user)
+        if decision is Undecided.IGNORED:
+            self._look_up_password(asked)
+        elif isinstance(decision, NotDecided):
+            self._refuse(asked, decision.text, decision.reason)
+        elif isinstance(decision, Undecided) or (found is not None and found.disabled):
+            attempt = Attempt(b"", asked.user, b"", "", asked.source, asked.address)
+            self._wrong(attempt, [asked.answer], counts=decision is not Undecided.DENIED_TOO)
+        else:
+            self._prove(asked.pair)
+            asked.answer(decision)
+
     def _look_up(self, asked: _Asked) -> None:
+        if asked.elsewhere is not None:
+            self._look_up_elsewhere(asked, asked.elsewhere)
+            return
         if asked.is_proven is None:
             self._look_up_password(asked)
             return
         attempt = Attempt(b"", asked.user, b"", "", asked.source, asked.address)
         found = self._users.users.get(asked.user)
-        if asked.is_proven() and found is not None and not found.disabled:
+        may_come = not asked.stored_only if found is None else not found.disabled
+        if asked.is_proven() and may_come:
             self._prove(asked.pair)
             audit.note("login", user=asked.user, address=asked.address)
             asked.answer(asked.user)
@@ -391,7 +487,7 @@ class Logins:
             digest, user, password, stored, asked.source, asked.address, {asked: asked.answer}
         )
         self._pending[digest] = attempt
-        self._trying[asked.pair] = self._trying.get(asked.pair, 0) + 1
+        self.begin_trying(asked.source, user)
         lines = self._proven_lines if self._is_proven(asked.pair) else self._lines
         refused = lines.add(attempt)
         if refused is not None:
@@ -423,7 +519,16 @@ class Logins:
     def _ended(self, attempt: Attempt) -> None:
         """It waits no more."""
         del self._pending[attempt.digest]
-        pair = _pair(attempt.source, attempt.user)
+        self.end_trying(attempt.source, attempt.user)
+
+    def begin_trying(self, source: str, user: str) -> None:
+        """Another guess is being checked: it counts as a failure until it has ended."""
+        pair = _pair(source, user)
+        self._trying[pair] = self._trying.get(pair, 0) + 1
+
+    def end_trying(self, source: str, user: str) -> None:
+        """It is not being checked any more."""
+        pair = _pair(source, user)
         if self._trying[pair] == 1:
             del self._trying[pair]
         else:
@@ -490,6 +595,10 @@ def _checked(password: bytes, stored: str, salt: bytes, scram_iterations: int) -
         return _RIGHT.encode()
     new = passwords.make_hash(password, salt, scram_iterations=scram_iterations)
     return f"{_RIGHT}{new}".encode()
+
+
+def _nothing() -> None:
+    """There is nothing to take back yet."""
 
 
 def _nobody(_answer: str | Refused) -> None:

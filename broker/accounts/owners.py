@@ -11,7 +11,7 @@ Rules:
   deleted one is another: who gets a name inherits nothing.
 * The owner of a deleted user's things may do nothing, and so may a disabled user.
 * What has no owner was made while the broker had no users, when everybody might do everything, or
-  by the broker itself. It goes on unchecked, and so does everything while there are no users.
+  by the broker itself. It goes on unchecked, and so does everything while nobody has to log in.
 * Decisions are kept until rights or bindings change. Links are asked about when a route is made
   (`exchanges/graph.py`), dead letters once for each run that moves.
 """
@@ -93,7 +93,7 @@ class Owners:
         )
 
     def _decide(self, owner: str, key: Hashable, decide: Callable[[RuleSet], bool]) -> bool:
-        if not owner or not self._users.users:
+        if not owner or not self._users.closed:
             return True
         if self._version != self._users.version or len(self._decisions) >= DECISIONS_MAX:
             self._version = self._users.version

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from polymq.broker.accounts import access_keys
 from polymq.broker.accounts.access_keys import AccessKey, KeyRing
+from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.permissions import (
     ADMIN_ROLE,
     ADMIN_RULES,
@@ -72,14 +73,16 @@ class Users:
 
     Attributes:
         version: grows with every change.
+        outsiders: whether others than stored users may log in, because somebody else says who.
         ring: all access keys.
         on_change: called after a change that was made now (not by a fold at the start).
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, *, outsiders: bool = False) -> None:
         self.core = core
         self.users: dict[str, User] = {}
         self.version = 1
+        self.outsiders = outsiders
         self.ring = KeyRing()
         self.on_change: Callable[[Change], None] = lambda change: None
         self._rules: dict[str, Rule] = {}  # by the key of their row
@@ -94,6 +97,11 @@ class Users:
             core.journal.handle(name, handler)
 
     # --- users ----------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether clients have to log in."""
+        return self.outsiders or bool(self.users)
 
     def need(self, name: str) -> User:
         """The user, or Refused NOT_FOUND."""
@@ -321,6 +329,13 @@ class Users:
                 self._sets.clear()
             found = self._sets[name] = RuleSet(self._rules_of(name), user=self._user_name(name))
         return found
+
+    def granted_rule_set(self, principal: GrantedPrincipal) -> RuleSet:
+        """The rules that came with a login, beside those that are stored for its name. A user that
+        is disabled has none."""
+        user = self.users.get(principal)
+        granted = () if user is not None and user.disabled else principal.rules
+        return RuleSet([*self._rules_of(principal), *granted], user=self._user_name(principal))
 
     def _user_name(self, name: str) -> str | None:
         return None if name == ANONYMOUS else name

@@ -3,7 +3,8 @@
 A broker without users is *open*: a client is who it says it is and may do everything, if the
 broker's listeners can be reached from its own machine only (or the operator wants it so); otherwise
 nobody is let in. With the first user it is *closed*: every client names a user and its password,
-or is `anonymous`, if a rule for that role exists.
+or is `anonymous`, if a rule for that role exists. It is always closed where others than stored
+users may log in (`Users.outsiders`).
 
 Rules:
 
@@ -12,7 +13,7 @@ Rules:
 * Every connection registers (`enter`), so that it can be told to go: when its user is deleted,
   disabled or gets another password, when the access key that it came with is removed, and all that
   came in while the broker was open when it closes.
-* A connection that logged in by a token ends when the token does (`expiries.py`).
+* A connection ends when what it logged in with does, such as a token (`expiries.py`).
 * When rights change, those who live on them are looked at, at once: connected sessions and
   consumers that may no longer have what they wait for end, and so do members of consumer groups,
   of which a gateway knows (`when_rights_change`). So no delivery is checked.
@@ -20,6 +21,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,13 +29,15 @@ from weakref import WeakValueDictionary
 
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import USER, Ban, Bans
+from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.login_lines import Answer
 from polymq.broker.accounts.logins import WRONG, Logins
 from polymq.broker.accounts.permissions import ADMIN_RULES, ANONYMOUS, RuleSet
 from polymq.broker.accounts.quotas import DEFAULT, Pace, Quotas
 from polymq.broker.accounts.scram import METHOD as SCRAM_SHA_256
 from polymq.broker.accounts.scram_logins import ScramLogins
-from polymq.broker.accounts.token_logins import TokenLogins, TokenPrincipal
+from polymq.broker.accounts.service_logins import ServiceLogins
+from polymq.broker.accounts.token_logins import TokenLogins
 from polymq.broker.accounts.users import Change, Users
 from polymq.broker.admission.connections import Connections
 from polymq.broker.admission.expiries import Expiries
@@ -42,7 +46,12 @@ from polymq.broker.admission.principal import GroupMember, Principal
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.broker import BrokerPort
-from polymq.broker.port.principals import LOGIN_EXPIRED, LoginExchange
+from polymq.broker.port.principals import (
+    LOGIN_EXPIRED,
+    UNKNOWN_ORIGIN,
+    LoginExchange,
+    Origin,
+)
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort
@@ -87,6 +96,7 @@ class Admission:
         logins: Logins,
         scram_logins: ScramLogins,
         token_logins: TokenLogins | None,
+        service_logins: ServiceLogins | None,
         expiries: Expiries,
         bans: Bans,
         connections: Connections,
@@ -102,11 +112,15 @@ class Admission:
         self._logins = logins
         self._scram_logins = scram_logins
         self._token_logins = token_logins
+        self._service_logins = service_logins
         self._expiries = expiries
         self._strangers = strangers
         self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
         # Keeps ports of those who come for one request.
         self._recent: BoundedCache[str, PermittedPort] = BoundedCache(ports_cached_max)
+        self._granted: BoundedCache[int, tuple[GrantedPrincipal, PermittedPort]] = BoundedCache(
+            ports_cached_max
+        )
         self._paces: dict[str, Pace] = {}
         self._serial = 0
         self._inside: dict[int, _Inside] = {}
@@ -120,10 +134,15 @@ class Admission:
     @property
     def is_open(self) -> bool:
         """Whether everybody is who they say, and may do everything."""
-        return self._strangers and not self.users.users
+        return self._strangers and not self.users.closed
 
     def authenticate(
-        self, user: str | None, password: bytes | None, address: str, answer: Answer
+        self,
+        user: str | None,
+        password: bytes | None,
+        address: str,
+        answer: Answer,
+        origin: Origin = UNKNOWN_ORIGIN,
     ) -> Callable[[], None]:
         """See `AdmissionPort.authenticate`."""
         if user is not None:
@@ -136,7 +155,7 @@ class Admission:
                 answer(error)
                 return _nothing
         answer = self._unless_banned(answer)
-        if not self.users.users:
+        if not self.users.closed:
             if self._strangers:
                 answer(user or ANONYMOUS)
                 return _nothing
@@ -146,6 +165,8 @@ class Admission:
             answer(Refused(Reason.NOT_AUTHENTICATED, _NO_USERS))
         elif password and self._token_logins is not None and self._token_logins.accepts(password):
             return self._token_logins.check(user, password, address, answer)
+        elif user is not None and self._service_logins is not None:
+            return self._service_logins.check(user, password or b"", address, answer, origin)
         elif user is not None:
             return self._logins.check(user, password or b"", address, answer)
         elif password and self._token_logins is not None:
@@ -165,7 +186,7 @@ class Admission:
     def begin_exchange(self, method: str, first: bytes, address: str) -> LoginExchange:
         """See `AdmissionPort.begin_exchange`."""
         assert self.offers(method)
-        if not self.users.users:
+        if not self.users.closed:
             self._logins.strangers.warn("login failed", address, user="", reason="no users yet")
             raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS_TO_PROVE)
         exchange = self._scram_logins.begin(first, self._unless_banned)
@@ -208,7 +229,7 @@ class Admission:
 
     def check_signature(self, access_key: str, content: bytes, digest: bytes, address: str) -> str:
         """See `AdmissionPort.check_signature`."""
-        if self.users.users:
+        if self.users.closed:
             user = self._logins.check_signature(access_key, content, digest, address)
             self._bans.check(USER, user)
             return user
@@ -222,8 +243,10 @@ class Admission:
         """See `AdmissionPort.for_principal`."""
         if self.is_open:
             return self.port
-        if client_id is not None or isinstance(principal, TokenPrincipal):
+        if client_id is not None:
             return self._made(principal, client_id)
+        if isinstance(principal, GrantedPrincipal):
+            return self._granted_port(principal)
         return self._shared(principal)
 
     def check_publish(self, principal: str, client_id: str, topic: str, tag: str | None) -> None:
@@ -242,6 +265,14 @@ class Admission:
         self._recent.add(principal, found)
         return found
 
+    def _granted_port(self, principal: GrantedPrincipal) -> PermittedPort:
+        """Of this login: of another one of the same name it may be another."""
+        found = self._granted.pop(id(principal), None)
+        if found is None or found[0] is not principal:
+            found = principal, self._made(principal, None)
+        self._granted.add(id(principal), found)
+        return found[1]
+
     def for_group(self, principal: str, group: str) -> PermittedPort:
         """See `PrincipalPort.for_group`."""
         member = GroupMember(parts=self.port, admission=self, name=principal, group=group)
@@ -257,7 +288,11 @@ class Admission:
 
     def rules_of(self, principal: str) -> RuleSet:
         """What a principal may do now."""
-        return _OPEN_RULES if self.is_open else self.users.rule_set(principal)
+        if self.is_open:
+            return _OPEN_RULES
+        if isinstance(principal, GrantedPrincipal):
+            return self.users.granted_rule_set(principal)
+        return self.users.rule_set(principal)
 
     # --- connections ----------------------------------------------------------------------
 
@@ -277,7 +312,7 @@ class Admission:
         self._serial += 1
         serial = self._serial
         self._inside[serial] = _Inside(principal, access_key, expelled)
-        if isinstance(principal, TokenPrincipal):
+        if isinstance(principal, GrantedPrincipal) and principal.expires_at < math.inf:
             self._expiries.add(serial, principal.expires_at, partial(expelled, LOGIN_EXPIRED))
         if principal is not None and access_key is not None:
             audit.note("login", user=principal, access_key=access_key, address=address)
@@ -301,6 +336,8 @@ class Admission:
     def pace_of(self, principal: str, now: float) -> Pace:
         """The rates of a principal, one for all its connections."""
         pace = self._paces.get(principal)
+        if pace is None and principal not in self.users.users:
+            return Pace(DEFAULT, now)  # without rates: there is nothing to remember of it
         if pace is None:
             pace = self._paces[principal] = Pace(self.quotas_of(principal), now)
         return pace

@@ -8,6 +8,7 @@ from typing import Any
 from polymq.broker.accounts.permissions import Action
 from polymq.broker.accounts.queue_readers import Reader
 from polymq.broker.admission.permitted import Permitted
+from polymq.broker.admission.principal import Principal
 from polymq.broker.exchanges.entities import (
     ALTERNATE_ARGUMENT,
     binding_address,
@@ -57,7 +58,7 @@ class PermittedExchanges(_PermittedNames):
         self._principal.check(Action.CREATE, (name,))
         alternate = arguments.get(ALTERNATE_ARGUMENT)
         if isinstance(alternate, str):
-            self._principal.check_filter((name, REST))
+            self._principal.lasting.check_filter((name, REST))
             self._check_all_of(alternate)
         return self._parts.exchanges.declare(
             name, arguments=arguments, user=self._principal.name, **settings
@@ -87,12 +88,12 @@ class PermittedExchanges(_PermittedNames):
 
     def _check_link(self, destination: str, source: str, routing_key: str) -> None:
         origin = self._parts.exchanges.need_exchange(source)
-        self._principal.check_filter(binding_address(origin, routing_key))
+        self._principal.lasting.check_filter(binding_address(origin, routing_key))
         self._check_all_of(destination)
 
     def _check_all_of(self, exchange: str) -> None:
         """Whether the user may publish to an exchange with every key."""
-        self._principal.check_filter(everything_in(exchange), Action.PUBLISH)
+        self._principal.lasting.check_filter(everything_in(exchange), Action.PUBLISH)
 
     def bind_queue(
         self,
@@ -170,13 +171,14 @@ class PermittedQueues(_PermittedNames):
     def _collected(self, queue: str) -> list[Address]:
         return self._parts.exchanges.collected(queue)
 
-    def _check_consume(self, queue: str) -> None:
+    def _check_consume(self, queue: str, principal: Principal | None = None) -> None:
+        principal = principal or self._principal
         filters = self._collected(queue)
         by_name = not self._made(queue) if is_server_named(queue) else not filters
         if by_name:
-            self._principal.check_filter((queue,))
+            principal.check_filter((queue,))
         for address in filters:
-            self._principal.check_filter(address)
+            principal.check_filter(address)
 
     def info(self, name: str, *, owner: object) -> QueueInfo:
         """See `QueuePort.info`: for who may consume from it, or make it."""
@@ -194,13 +196,14 @@ class PermittedQueues(_PermittedNames):
             self._check_queue(name)
         dead = arguments.get(DEAD_LETTER_EXCHANGE)
         if isinstance(dead, str):
+            lasting = principal.lasting
             if name:
-                self._check_consume(name)
+                self._check_consume(name, lasting)
             key = arguments.get(DEAD_LETTER_KEY)
             if isinstance(key, str):
-                principal.check(Action.PUBLISH, address_of(*topic_and_tag(dead, key)))
+                lasting.check(Action.PUBLISH, address_of(*topic_and_tag(dead, key)))
             else:
-                principal.check_some(everything_in(dead), Action.PUBLISH)
+                lasting.check_some(everything_in(dead), Action.PUBLISH)
         queues = self._parts.queues
         if name not in queues.queues:
             count = queues.counts.get(principal.as_owner, 0)

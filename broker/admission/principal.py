@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.permissions import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     Action,
+    Decision,
     group_address,
 )
 from polymq.broker.admission.rights import Rights, RightsSource
+from polymq.broker.errors import Refused
 from polymq.broker.port.broker import BrokerPort
 from polymq.broker.port.publishing import Route
 from polymq.broker.port.values import REST, Address
@@ -76,6 +79,11 @@ class Anybody:
 
     def check_group(self, name: str) -> None:
         """See `PrincipalPort.check_group`."""
+
+    @property
+    def lasting(self) -> Anybody:
+        """See `PrincipalPort.lasting`."""
+        return self
 
     def for_group(self, name: str) -> BrokerPort:
         """See `PrincipalPort.for_group`."""
@@ -152,6 +160,18 @@ class Principal(Rights):
         self.check_group(name)
         return self._admission.for_group(self.name, name)
 
+    @property
+    def lasting(self) -> Principal:
+        """See `PrincipalPort.lasting`."""
+        if not isinstance(self.name, GrantedPrincipal):
+            return self
+        return _Lasting(
+            parts=self._parts,
+            admission=self._admission,
+            name=str(self.name),
+            client_id=self._client_id,
+        )
+
     # --- half messages: `half_messages.Decider` ---------------------------------------------
 
     def may_end(self, owner: str) -> bool:
@@ -162,6 +182,19 @@ class Principal(Rights):
     def check_commit(self, route: Route) -> None:
         """Whether it may publish there. Raises Refused: FORBIDDEN."""
         self.check(Action.PUBLISH, address_of(route.topic, route.tag))
+
+
+class _Lasting(Principal):
+    """See `Principal.lasting`."""
+
+    __slots__ = ()
+
+    def _require(self, action: Action, address: Address, decision: Decision) -> None:
+        try:
+            super()._require(action, address, decision)
+        except Refused as error:
+            text = f"{error.text} when its client has gone: that needs a user and rules stored here"
+            raise Refused(error.reason, text) from None
 
 
 class GroupMember(Principal):

@@ -123,7 +123,7 @@ class Rights:
             Reason.NOT_AUTHENTICATED,
             "this server has no users yet, so it accepts only clients of its own machine: create a "
             "user, or set server.allow_insecure = true"
-            if not self.users.users
+            if not self.users.closed
             else "sign requests with an access key of a user: unsigned requests have no "
             "permissions here",
         )

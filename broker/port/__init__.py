@@ -78,7 +78,13 @@ from polymq.broker.port.documents import DocumentPort
 from polymq.broker.port.exchanges import ExchangePort
 from polymq.broker.port.groups import GroupInfo, GroupPort
 from polymq.broker.port.infos import ExchangeInfo, QueueInfo, TopicInfo
-from polymq.broker.port.principals import LOGIN_EXPIRED, AdmissionPort, LoginExchange, PrincipalPort
+from polymq.broker.port.principals import (
+    LOGIN_EXPIRED,
+    AdmissionPort,
+    LoginExchange,
+    Origin,
+    PrincipalPort,
+)
 from polymq.broker.port.publishing import Placed, Publish, Publishing, Route, Template
 from polymq.broker.port.queries import QueryPort
 from polymq.broker.port.queues import Consumer, QueueConsumer, QueuePort, Settlement
@@ -148,6 +154,7 @@ __all__ = [
     "LoginExchange",
     "Message",
     "MqttContent",
+    "Origin",
     "Placed",
     "Position",
     "Prepared",

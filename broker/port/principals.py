@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused
@@ -16,6 +17,31 @@ if TYPE_CHECKING:
 LOGIN_EXPIRED: Final = "what it logged in with has expired"
 """Why a connection has to end, as `PrincipalPort.enter` says it: protocols may have a code for
 it."""
+
+
+def _no_certificate() -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a login comes from, beside its address: for a service that decides about logins.
+
+    Attributes:
+        protocol: `mqtt`, `amqp`, `http` or `admin`; empty: it is not known.
+        client_id: of an MQTT client, as it or the server named it.
+        mount_point: of the MQTT listener.
+        certificate: the subject of the client's certificate (RFC 4514), which was verified; empty
+            where there is none.
+    """
+
+    protocol: str = ""
+    client_id: str = ""
+    mount_point: str = ""
+    certificate: Callable[[], str] = _no_certificate
+
+
+UNKNOWN_ORIGIN: Final = Origin()
 
 
 class LoginExchange(Protocol):
@@ -69,6 +95,7 @@ class AdmissionPort(Protocol):
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
+        origin: Origin = UNKNOWN_ORIGIN,
     ) -> Callable[[], None]:
         """Who is it? `answer` is called once with the principal, or with Refused:
         NOT_AUTHENTICATED, LIMIT (come again). At once or later, for passwords are checked in
@@ -173,6 +200,11 @@ class PrincipalPort(Protocol):
         Raises:
             Refused: LIMIT, the user has too many connections.
         """
+
+    @property
+    def lasting(self) -> PrincipalPort:
+        """The principal without permissions that came with its login alone: what goes on when the
+        client has gone is judged by those that are stored."""
 
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         """For what is published later, such as a will, or dead letters, which keep whatever tag

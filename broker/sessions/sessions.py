@@ -132,6 +132,7 @@ class Sessions:
             existing = None
         if existing is not None:
             existing.present = True
+            existing.principal = principal  # the same name: what came with this login counts
             position = self.change_expiry(existing, expiry_seconds)
             # What is in flight is sent again: its packet ids have to be on the disk.
             existing.position = self.core.end() if existing.unacked.count else position

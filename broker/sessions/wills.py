@@ -19,7 +19,8 @@ When it is published:
 
 Rules:
 
-* The rights of the client's user count at CONNECT and again at the publication.
+* The rights of the client's user count at CONNECT and again at the publication. A right that was
+  granted with the login only (`accounts/granting.py`) is the will's until then.
 * What the broker does not take now (a full disk) is offered again. What it can never take is lost,
   and said in the log.
 * A stop in order publishes nothing: the clients did not go away.
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from polymq.broker.accounts.granting import GrantedPrincipal, publisher_of
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.durability import APPENDED, FLUSHED
 from polymq.broker.errors import PASSING, Reason, Refused
@@ -44,6 +46,7 @@ from polymq.broker.moves.moves import WILL_PROPERTY
 from polymq.broker.pacing.due_groups import DueGroups
 from polymq.broker.port.sessions import PUBLISHER_PROPERTY, Will
 from polymq.broker.port.values import Position
+from polymq.broker.routing.trie import address_of
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.topics import Topics
@@ -176,7 +179,10 @@ class Wills:
     def _load(self, key: str, value: Mapping[str, Any]) -> None:
         number = int(key)
         self._core.saw_number(number)
-        found = Testament(number, value["c"], value["u"], _will_of(value))
+        will, principal = _will_of(value), value["u"]
+        if value.get("g"):
+            principal = publisher_of(principal, address_of(will.topic, will.tag))
+        found = Testament(number, value["c"], principal, will)
         found.due_ms = value.get("due", 0)
         self._by_number[number] = self._of_client[found.client_id] = found
         self._bytes += found.size
@@ -186,7 +192,8 @@ class Wills:
         if found is None:
             return None
         due = {"due": found.due_ms} if found.due_ms else {}
-        return {"c": found.client_id, "u": found.principal, **_row_of(found.will), **due}
+        user = _row_of_user(found.principal)
+        return {"c": found.client_id, **user, **_row_of(found.will), **due}
 
     # --- clients ------------------------------------------------------------------------------
 
@@ -198,7 +205,7 @@ class Wills:
         """
         core = self._core
         self.may_publish(session.principal, session.client_id, will.topic, will.tag)
-        self._topics.address(will.topic, will.tag)
+        address = self._topics.address(will.topic, will.tag)
         try:
             properties = constant_properties(will.tag, _properties_of(will, session.client_id))
         except ValueError as error:
@@ -207,13 +214,16 @@ class Wills:
             raise Refused(Reason.TOO_LARGE, "the properties of the will are too large")
         core.check_writable()
         number = core.take_number()
-        found = Testament(number, session.client_id, session.principal, will)
+        principal = session.principal
+        if isinstance(principal, GrantedPrincipal):  # what else it was granted ends with its login
+            principal = publisher_of(principal, address)
+        found = Testament(number, session.client_id, principal, will)
         if self._bytes + found.size > core.limits.will_bytes_max:
             raise Refused(
                 Reason.LIMIT,
                 f"the wills of all clients may have {core.limits.will_bytes_max} bytes together",
             )
-        op: Op = {"op": "will+", "n": number, "c": found.client_id, "u": found.principal}
+        op: Op = {"op": "will+", "n": number, "c": found.client_id, **_row_of_user(found.principal)}
         position = core.journal.write({**op, **_row_of(will)})
         session.will = self._by_number[number]
         return position
@@ -405,6 +415,13 @@ def _extra_of(will: Will) -> bytes:
     if not will.properties:
         return b""
     return b"%b\x01%b\x02" % (MQTT5_PROPERTY.encode(), b64encode(will.properties))
+
+
+def _row_of_user(principal: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"u": principal}
+    if isinstance(principal, GrantedPrincipal):
+        row["g"] = 1
+    return row
 
 
 def _row_of(will: Will) -> dict[str, Any]:

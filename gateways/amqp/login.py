@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-from polymq.broker.port import BrokerPort, Reason, Refused
+from polymq.broker.port import BrokerPort, Origin, Reason, Refused
 from polymq.gateways.amqp import spec
 from polymq.gateways.amqp.errors import Malformed, RemoteProtocolError, ReplyCode
 from polymq.gateways.amqp.limits import Limits
@@ -88,7 +88,11 @@ class Login:
         release = self._host.pause(LOGIN)
         self.asking = True
         withdraw = self._host.port.admission.authenticate(
-            user, password, self._transport.address, partial(self._known, method, release)
+            user,
+            password,
+            self._transport.address,
+            partial(self._known, method, release),
+            Origin(protocol="amqp", certificate=self._transport.certificate_subject),
         )
         if self.asking:
             self._withdraw = withdraw

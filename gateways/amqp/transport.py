@@ -17,6 +17,9 @@ class Transport(Protocol):
     def address(self) -> str:
         """The client's address without its port."""
 
+    def certificate_subject(self) -> str:
+        """The subject of the client's certificate; empty: it has none."""
+
     def write(self, data: bytes) -> None: ...
     def close(self) -> None:
         """Write what was written so far, then close."""

@@ -17,13 +17,14 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
 
-from polymq.broker.port import BoundedCache, BrokerPort, Refused, parse_display_name
+from polymq.broker.port import BoundedCache, BrokerPort, Origin, Refused, parse_display_name
 from polymq.gateways.http_cloudevents import subscriptions
 from polymq.gateways.http_cloudevents.attributes import check_value, decode_header_value, printable
 from polymq.gateways.http_cloudevents.bodies import Budget, check_declared_size, read_body
@@ -48,6 +49,7 @@ from polymq.gateways.http_cloudevents.pull import Outcome, encode_received
 from polymq.gateways.http_cloudevents.registry import Registry
 from polymq.gateways.http_cloudevents.responses import json_response, problem_response
 from polymq.gateways.http_cloudevents.work import InTurns, Work
+from polymq.net.certificates import subject_of
 
 TAG_HEADER: Final = "PolyMQ-Tag"
 """Tag of a body that is no CloudEvent, percent-encoded like a ce- header."""
@@ -266,9 +268,12 @@ class Handlers:
         body = await self._small_body(request)
         parsed = subscriptions.parse(body, name=name, limits=self._limits)
         wanted = replace(parsed, owner=client.owner)
-        client.port.principal.check_read(wanted.address)
+        principal = client.port.principal
+        if wanted.sink is not None or wanted.config.dead_letter_topic is not None:
+            principal = principal.lasting
+        principal.check_read(wanted.address)
         if wanted.config.dead_letter_topic is not None:
-            client.port.principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
+            principal.check_publish(wanted.dead_letter_topic, None, every_tag=True)
         self._check_owner(client, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None
@@ -330,7 +335,10 @@ class Handlers:
             name = NOBODY if port is self._port else principal
             known.set_result(_Client(name, port.principal.as_owner, port, in_url))
 
-        withdraw = self._port.admission.authenticate(user, password, request.remote or "", answer)
+        origin = Origin(protocol="http", certificate=partial(subject_of, request.transport))
+        withdraw = self._port.admission.authenticate(
+            user, password, request.remote or "", answer, origin
+        )
         try:
             client = await known
         finally:

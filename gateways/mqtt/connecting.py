@@ -184,7 +184,12 @@ class Connecting(SocketConnection):
         self.spoke()
         self._flow.begin(LOGIN)
         withdraw = authenticate(
-            packet, self._shared.rules, self._port, self, partial(self._known, login)
+            packet,
+            self._shared.rules,
+            self._port,
+            self,
+            partial(self._known, login),
+            login.own_id,
         )
         if self.asking:
             self._withdraw = withdraw

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from polymq.broker.port import BrokerPort, ConnectedClient, Reason, Refused, Session
+from polymq.broker.port import BrokerPort, ConnectedClient, Origin, Reason, Refused, Session
 from polymq.gateways.mqtt.features import Features, NotOffered
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_REASONS
@@ -189,6 +189,7 @@ def authenticate(
     port: BrokerPort,
     connection: SocketConnection,
     answer: Callable[[str | Refused], None],
+    client_id: str,
 ) -> Callable[[], None]:
     """Who sent a CONNECT? See `AdmissionPort.authenticate`."""
     admission = port.admission
@@ -205,7 +206,13 @@ def authenticate(
     except Refused as error:
         answer(error)
         return _nothing
-    return admission.authenticate(packet.user, packet.password, connection.address, answer)
+    origin = Origin(
+        protocol="mqtt",
+        client_id=client_id,
+        mount_point=rules.mount_point,
+        certificate=connection.certificate_subject,
+    )
+    return admission.authenticate(packet.user, packet.password, connection.address, answer, origin)
 
 
 def _nothing() -> None:

@@ -8,16 +8,39 @@ from pathlib import Path
 
 import pytest
 
-from polymq.broker.accounts.token_logins import BadToken, Token, TokenLogins
+from polymq.broker.accounts.granting import parse_permissions
+from polymq.broker.accounts.permissions import Rule
+from polymq.broker.accounts.token_logins import BadToken, KeysMissing, Token, TokenLogins
 from polymq.broker.port import LOGIN_EXPIRED, Reason, Refused
 from tests.harness.broker import START_MS, Broker
-from tests.harness.people import PASSWORD, add_user, allow, login
+from tests.harness.people import (
+    PASSWORD,
+    add_user,
+    allow,
+    deny,
+    forbidden,
+    login,
+    port_of,
+    template_of,
+)
 
 NOW = START_MS / 1000
 
 
 class SpyChecker:
-    """Tokens are `token:user:seconds`, and good if they end with those of the future."""
+    """Tokens are `token:user:seconds`, and good if they end with those of the future.
+
+    Attributes:
+        granted: what each token grants.
+        is_ready: whether the keys are there.
+    """
+
+    granted: tuple[Rule, ...] | None = None
+    is_ready = True
+
+    def check_keys(self, token: bytes) -> None:
+        if not self.is_ready:
+            raise KeysMissing("try again in a moment")
 
     def is_token(self, password: bytes) -> bool:
         return password.startswith(b"token:")
@@ -29,17 +52,22 @@ class SpyChecker:
         _, user, seconds = token.decode().split(":")
         if now >= NOW + float(seconds):
             raise BadToken("it has expired")
-        return Token(user=user, expires_at=NOW + float(seconds))
+        return Token(user=user, expires_at=NOW + float(seconds), rules=self.granted)
 
 
 @pytest.fixture
-def house(broker: Broker) -> Broker:
+def checker() -> SpyChecker:
+    return SpyChecker()
+
+
+@pytest.fixture
+def house(broker: Broker, checker: SpyChecker) -> Broker:
     """A broker with ann, who may do something, and tokens."""
     engine = broker.engine
     engine.admission._token_logins = TokenLogins(
         users=engine.users,
         logins=engine.logins,
-        checker=SpyChecker(),
+        checker=checker,
         now=lambda: broker.loop.clock_ms() / 1000,
     )
     add_user(broker, "ann")
@@ -129,4 +157,52 @@ def test_a_connection_ends_when_its_token_does(house: Broker, client_id: str | N
 def test_without_users_tokens_are_not_looked_at(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data")
     assert login(broker, "ann", b"token:bob:0") == ["ann"]
+    broker.stop()
+
+
+def test_without_keys_a_token_is_refused_and_not_wrong(house: Broker, checker: SpyChecker) -> None:
+    checker.is_ready = False
+    for _ in range(10):
+        assert reason_of(login(house, "ann", b"token:ann:60")) is Reason.LIMIT
+    checker.is_ready = True
+    assert login(house, "ann", b"token:ann:60") == ["ann"]
+    assert house.engine.logins.failed_count == 0
+    assert house.engine.logins.refused_count == 10
+
+
+def test_a_token_that_grants_needs_no_user(house: Broker, checker: SpyChecker) -> None:
+    """Of a name that a user could have. What it grants is that connection's, and no other's."""
+    assert reason_of(login(house, "bob", b"token:bob:60")) is Reason.NOT_AUTHENTICATED
+    checker.granted = parse_permissions({"all": ["b/#"]}, "bob")
+    assert reason_of(login(house, "a b", b"token:a b:60")) is Reason.NOT_AUTHENTICATED
+    assert reason_of(login(house, "anonymous", b"token:anonymous:60")) is Reason.NOT_AUTHENTICATED
+    (principal,) = login(house, "bob", b"token:bob:60")
+    assert isinstance(principal, str)
+    template_of(port_of(house, principal), "b", "x")
+    forbidden(lambda: template_of(port_of(house, principal), "a", "x"))
+    forbidden(lambda: template_of(port_of(house, "bob"), "b", "x"))
+
+
+def test_stored_rules_count_beside_granted_ones(house: Broker, checker: SpyChecker) -> None:
+    checker.granted = parse_permissions({"pub": ["b/#"]}, "ann")
+    (principal,) = login(house, "ann", b"token:ann:60")
+    assert isinstance(principal, str)
+    port = port_of(house, principal)
+    for topic in ("a", "b"):
+        template_of(port, topic, "x")
+    deny(house, "ann", "publish", "b.x")
+    forbidden(lambda: template_of(port, "b", "x"))
+    house.engine.users.set_disabled("ann", True)
+    forbidden(lambda: template_of(port, "b", "y"))
+
+
+def test_where_others_may_log_in_nobody_is_let_in_without(tmp_path: Path) -> None:
+    """Also while there are no users; and what others left has owners whose rights are asked for."""
+    broker = Broker(tmp_path / "data")
+    broker.engine.users.outsiders = True
+    assert reason_of(login(broker, "ann", PASSWORD)) is Reason.NOT_AUTHENTICATED
+    assert reason_of(login(broker, None, None)) is Reason.NOT_AUTHENTICATED
+    assert not broker.engine.admission.is_open
+    forbidden(lambda: template_of(port_of(broker, "ann"), "a", "x"))
+    assert not broker.engine.port.owners.exists("ann:0")
     broker.stop()

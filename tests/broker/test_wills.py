@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from polymq.broker.accounts.granting import GrantedPrincipal, parse_permissions
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import REST, Session, Will
 from polymq.broker.sessions.settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, SpyLink, at_qos
-from tests.harness.people import allow, port_of
+from tests.harness.people import add_user, allow, deny, port_of
 
 GRACE = 30.0
 """What clients have after a start."""
@@ -271,6 +272,31 @@ def test_a_session_that_ended_before_a_crash_holds_its_will_no_longer(broker: Br
 
 
 # --- rights, limits, refusals -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["connected", "kill", "stop"])
+def test_a_right_that_came_with_the_login_is_the_wills(people: Broker, way: str) -> None:
+    """Whoever granted it is not asked again, and no rule is stored that gives it. A rule that
+    denies counts nevertheless."""
+    guest = GrantedPrincipal("guest", rules=parse_permissions({"pub": ["w/#"]}, "guest"))
+    sessions = []
+    for client in ("c", "d"):
+        session = port_of(people, guest).sessions.connect(
+            client, clean=False, expiry_seconds=None, link=SpyLink(), principal=guest
+        )
+        session.set_will(will_of(tag=client, body=client.encode()))
+        sessions.append(session)
+    add_user(people, "guest")
+    deny(people, "guest", "publish", "w.d")
+    people.step()
+    if way == "connected":
+        for session in sessions:
+            session.disconnect()
+    else:
+        start_again(people, way)
+    people.step(3600)
+    assert published(people) == [b"c"]
+    assert people.engine.sessions.wills.lost_count == 1
 
 
 def test_the_rights_of_the_moment_count(people: Broker) -> None:

@@ -71,6 +71,11 @@ class SpyPart:
         self._spy = spy
         self._name = name
 
+    @property
+    def lasting(self) -> SpyPart:
+        """Of the part `principal`."""
+        return self
+
     def __getattr__(self, name: str) -> Any:
         method = self._spy.operations.get(f"{self._name}.{name}")
         if method is None:
@@ -107,6 +112,7 @@ class SpyPort:
         password: bytes | None,
         address: str,
         answer: Callable[[Any], None],
+        origin: object = None,
     ) -> Callable[[], None]:
         answer(user or "anonymous")
         return _nothing

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.accounts.token_logins import BadToken
+from polymq.broker.accounts.token_logins import BadToken, KeysMissing
 from polymq.errors import ExitCode, Failure
-from polymq.settings import JwtSettings
+from polymq.login_settings import JwtSettings
 from polymq.tokens import TOKEN_BYTES_MAX, Tokens, make_tokens
 
 jwt = pytest.importorskip("jwt", reason="polymq[jwt] is not installed")
@@ -203,3 +203,70 @@ def test_keys_that_are_too_weak_or_too_much(tmp_path: Path, private: dict[str, A
         file.write_bytes(content)
         with pytest.raises(Failure, match=said):
             made(public_key_file=str(file))
+
+
+def test_a_set_that_is_fetched(private: dict[str, Any]) -> None:
+    """What signs no tokens here is left out; a set that cannot be used changes nothing."""
+    tokens = made(jwks_url="https://login.example.com/keys")
+    good = token(private["RS256"], "RS256", {"kid": "r"})
+    for _ in range(2):
+        with pytest.raises(KeysMissing):
+            tokens.check_keys(good)
+        refused(tokens, good)
+    rsa_key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(private["RS256"].public_key()))
+    others = [
+        {"kty": "oct", "k": "AAAA", "kid": "o"},
+        {**rsa_key, "use": "enc", "kid": "e"},
+        {"kty": "XYZ", "kid": "x"},
+        {"kty": "RSA", "kid": "broken"},
+    ]
+    keys = {"keys": [*others, {**rsa_key, "use": "sig", "kid": "r"}]}
+    assert tokens.take_set(json.dumps(keys).encode()) == 1
+    tokens.check_keys(good)
+    assert tokens.check(good, NOW).user == "ann"
+    for bad in (b"", b"{", b"[]", b'{"keys": []}', json.dumps({"keys": others}).encode()):
+        with pytest.raises(ValueError, match="no set of keys"):
+            tokens.take_set(bad)
+    assert tokens.check(good, NOW).user == "ann"
+    other = token(private["RS256"], "RS256", {"kid": "new"})
+    tokens.check_keys(other)  # nothing is being fetched, so it is simply wrong
+    tokens.want_keys = lambda: True
+    with pytest.raises(KeysMissing):
+        tokens.check_keys(other)
+    tokens.check_keys(b"eyJ.x.y")  # whatever is wrong with it, it is not that
+
+
+def test_a_claim_with_permissions(secret: str) -> None:
+    tokens = made(secret_file=secret, permissions_claim="acl")
+    assert tokens.check(token(), NOW).rules is None
+    granted = tokens.check(token(acl={"sub": ["a/#"]}), NOW).rules
+    assert [str(rule) for rule in granted or ()] == ["allow ann subscribe a.#"]
+    for bad in ("a/#", ["a/#"], {"sub": ["$SYS/#"]}):
+        refused(tokens, token(acl=bad))
+    assert made(secret_file=secret).check(token(acl="a/#"), NOW).rules is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"jwks_url": "http://login.example.com/keys"}, "https://"),
+        ({"jwks_url": "ftp://login.example.com/keys"}, "must be a URL"),
+        ({"jwks_url": "https://"}, "must be a URL"),
+        ({"jwks_url": "https://me:secret@login.example.com/"}, "without user"),
+        ({"jwks_url": "https://login.example.com/a b"}, "printable"),
+        ({"jwks_url": "https://a/", "jwks_file": "b"}, "only one"),
+        ({"permissions_claim": "acl"}, "needs keys"),
+        ({"jwks_ca": "a.pem"}, "not set"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        JwtSettings(issuer="me", audience="mq", **settings)
+
+
+def test_authorities_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("nothing")
+    for path in (file, tmp_path / "none.pem"):
+        with pytest.raises(Failure, match=r"jwt\.jwks_ca"):
+            made(jwks_url="https://login.example.com/", jwks_ca=str(path))

@@ -42,6 +42,9 @@ class MemoryTransport:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.address = "127.0.0.1"
 
+    def certificate_subject(self) -> str:
+        return ""
+
     def write(self, data: bytes) -> None:
         assert not self.closed
         self.data += data
@@ -246,6 +249,7 @@ class SpyPort(spy_port.SpyPort):
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
+        origin: object = None,
     ) -> Callable[[], None]:
         assert user is not None
         answer(user)

@@ -113,6 +113,7 @@ class Strict:
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
+        origin: object,
     ) -> Callable[[], None]:
         known = (user, password) == ("guest", b"guest")
         answer("guest" if known else Refused(Reason.NOT_AUTHENTICATED, "no such user"))

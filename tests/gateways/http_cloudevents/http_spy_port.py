@@ -392,6 +392,7 @@ class SpyPort(spy_port.SpyPort):
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
+        origin: object = None,
     ) -> Callable[[], None]:
         if self.passwords is not None and self.passwords.get(user or "", b"?") != password:
             answer(Refused(Reason.NOT_AUTHENTICATED, "user or password is wrong"))

@@ -388,6 +388,7 @@ class SpyPort(spy_port.SpyPort):
         password: bytes | None,
         address: str,
         answer: Callable[[str | Refused], None],
+        origin: object = None,
     ) -> Callable[[], None]:
         assert address
         if self.users is not None and (user not in self.users or self.users[user] != password):

@@ -1,0 +1,161 @@
+"""The settings of who may log in: passwords, tokens, and a service that decides."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, model_validator
+
+from polymq.broker.accounts.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
+from polymq.broker.accounts.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
+from polymq.outside_urls import check_url
+from polymq.setting_kinds import Section
+
+URL_BYTES_MAX: Final = 2_048
+
+
+def _checked_iterations(count: int) -> int:
+    if count and not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
+        raise ValueError(f"must be 0, or from {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
+    return count
+
+
+def _checked_url(text: str) -> str:
+    if text:
+        check_url(text)
+    return text
+
+
+class LoginSettings(Section):
+    """How clients log in, at all listeners."""
+
+    scram_iterations: Annotated[int, AfterValidator(_checked_iterations)] = 16_384
+    """The cost of the keys for SCRAM-SHA-256, by which MQTT 5 clients can log in without sending
+    their password. The keys are stored with a password when it is set, and when it is used for the
+    first time after an upgrade. A client spends this time at each login: 4096 is the least that the
+    standard allows, for small devices. 0: no keys are stored, and MQTT does not offer the
+    method."""
+
+
+class JwtSettings(Section):
+    """JSON Web Tokens in the place of passwords, at all listeners. Needs `polymq[jwt]`."""
+
+    secret_file: str = ""
+    """File with the secret that tokens are signed with (HS256): at least 32 bytes, mode 0600. Only
+    one of the three files and `jwks_url` can be set. If none is, passwords are passwords whatever
+    they look like."""
+    public_key_file: str = ""
+    """PEM file with the public key of who signs tokens: RSA (RS256), P-256 (ES256) or Ed25519
+    (EdDSA)."""
+    jwks_file: str = ""
+    """JSON file with several such public keys (RFC 7517), which tokens name by `kid`."""
+    jwks_url: Annotated[str, AfterValidator(_checked_url), Field(max_length=URL_BYTES_MAX)] = ""
+    """URL of such a set of keys. It is fetched at the start, periodically, and when a token names a
+    key that is not in it. https; http only to this machine. Redirects are not followed. Tokens are
+    refused until the set has been fetched once; after that the last set that could be fetched
+    counts."""
+    jwks_ca: str = ""
+    """PEM file with the authorities that have to have issued the certificate of `jwks_url`. Empty:
+    those that the system trusts."""
+    jwks_refresh_seconds: Annotated[float, Field(ge=10, le=86_400)] = 300.0
+    """How often the set of `jwks_url` is fetched again."""
+    issuer: str = ""
+    """What the claim `iss` of a token has to be. Required."""
+    audience: str = ""
+    """What the claim `aud` of a token has to be, or has to contain. Required."""
+    user_claim: Annotated[str, Field(min_length=1)] = "sub"
+    """The claim with the name of the user. The user has to exist, unless the token has the claim
+    that `permissions_claim` names."""
+    permissions_claim: str = ""
+    """The claim with permissions of the token's bearer, beside those of the stored user. A user of
+    a token with this claim need not exist. Empty: tokens grant nothing. If it is set, clients have
+    to log in even while there are no users."""
+    leeway_seconds: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """By how much the clocks of issuer and server may differ: a token holds longer by that."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether tokens are accepted."""
+        return any(self._sources)
+
+    @property
+    def _sources(self) -> list[str]:
+        return [self.secret_file, self.public_key_file, self.jwks_file, self.jwks_url]
+
+    @model_validator(mode="after")
+    def _whole(self) -> JwtSettings:
+        if sum(map(bool, self._sources)) > 1:
+            raise ValueError("set only one of secret_file, public_key_file, jwks_file and jwks_url")
+        if self.enabled and not (self.issuer and self.audience):
+            raise ValueError("issuer and audience have to be set, too")
+        if self.permissions_claim and not self.enabled:
+            raise ValueError("permissions_claim needs keys: set jwks_url or one of the files")
+        if self.jwks_ca and not self.jwks_url:
+            raise ValueError("jwks_ca is for jwks_url, which is not set")
+        return self
+
+
+class LoginServiceSettings(Section):
+    """An HTTP service, or a plugin of amqtt, that decides about logins with a password."""
+
+    url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
+    """The URL that is asked: with POST and a JSON object, for each login that is not remembered.
+    https; http only to this machine and to `plain_hosts`. Redirects are not followed. Empty: only
+    the stored users decide. If it is set, clients have to log in even while there are no users."""
+    plain_hosts: list[str] = []
+    """Hosts that may be asked without TLS, although passwords cross the network unencrypted
+    then."""
+    ca: str = ""
+    """PEM file with the authorities that have to have issued the service's certificate. Empty:
+    those that the system trusts."""
+    header_file: str = ""
+    """File with one header that is sent with each question, mode 0600, such as
+    `Authorization: Bearer 6f1c...`: the service knows by it who asks. Empty: none is sent."""
+    amqtt_plugin: str = ""
+    """Instead of `url`: the class of an authentication plugin of amqtt, with its module, such as
+    `amqtt.plugins.authentication.FileAuthPlugin`. Needs `polymq[amqtt]`. The plugin runs in a
+    thread of this server."""
+    amqtt_config_file: str = ""
+    """TOML file with the configuration of the plugin: the fields of its class `Config`. Empty: it
+    has none."""
+    amqtt_publish: list[str] = []
+    """Topic filters that the clients which the plugin lets in may publish to, beside the
+    permissions of a stored user, such as `devices/${username}/#`."""
+    amqtt_subscribe: list[str] = []
+    """Topic filters that they may subscribe to."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
+    """How long a question may wait for its turn, and how long the service may take to answer
+    it. MQTT and AMQP clients have about ten seconds to log in."""
+    calls_max: Annotated[int, Field(ge=1, le=1_000)] = 16
+    """How many questions are with the service at a time."""
+    waiting_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    """How many others wait for their turn. Further logins are refused for the moment."""
+    cache_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """How many answers are remembered."""
+    cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    """How long an answer is remembered, unless its `expires_in` is shorter. 0: not at all."""
+    denied_cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 5.0
+    """How long the answer `deny` is remembered. 0: not at all."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is asked."""
+        return bool(self.url or self.amqtt_plugin)
+
+    @model_validator(mode="after")
+    def _whole(self) -> LoginServiceSettings:
+        if self.url and self.amqtt_plugin:
+            raise ValueError("set only one of url and amqtt_plugin")
+        for_plugin = self.amqtt_config_file or self.amqtt_publish or self.amqtt_subscribe
+        if for_plugin and not self.amqtt_plugin:
+            raise ValueError("amqtt_plugin has to be set, too")
+        if not self.url:
+            if self.ca or self.header_file or self.plain_hosts:
+                raise ValueError("url has to be set, too")
+            return self
+        try:
+            check_url(self.url, self.plain_hosts)
+        except ValueError as error:
+            hint = ", which plain_hosts does not list" if "another machine" in str(error) else ""
+            raise ValueError(f"url {error}{hint}") from error
+        return self
