@@ -40,7 +40,7 @@ def test_nobody_speaks_in_the_servers_name(broker: Broker) -> None:
     with pytest.raises(Refused) as published:
         broker.template("$SYS", "broker.uptime")
     assert made.value.reason is published.value.reason is Reason.FORBIDDEN
-    assert broker.template("$other", "x")
+    broker.template("$other", "x")
 
 
 def test_every_setting_is_told_and_can_be_typed(broker: Broker) -> None:
