@@ -35,15 +35,15 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertedListener:
-    """A table, and where its listener begins in mosquitto's file."""
+class ConvertedTable:
+    """A table, and where its listener or bridge begins in mosquitto's file."""
 
     settings: dict[str, Setting]
     why: str
 
 
 class NotConverted(Exception):
-    """A listener that is not opened here; the text says why."""
+    """A listener that is not opened here, or a bridge that is left out; the text says why."""
 
     def __init__(self, line: Line | None, text: str) -> None:
         super().__init__(text)
@@ -100,7 +100,7 @@ def _plain(value: str | int | bool) -> str:
 
 def convert_listener(
     conf: Conf, given: ListenerSection, name: str, report: Report
-) -> ConvertedListener:
+) -> ConvertedTable:
     """One listener as a table.
 
     Args:
@@ -115,7 +115,7 @@ def convert_listener(
     where = given.line.where if given.line is not None else "mosquitto's default listener"
     if conf.local_only:
         where = "mosquitto without a listener is open to this machine"
-    return ConvertedListener(settings, where)
+    return ConvertedTable(settings, where)
 
 
 class _Maker:

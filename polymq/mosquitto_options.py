@@ -389,25 +389,69 @@ _OF_PLUGINS: Final = (
     _missing("auth_plugin_deny_special_chars", _BOOL, _FOR_PLUGINS, many=True),
     _missing("plugin_opt_*", Form.OTHER, _FOR_PLUGINS, many=True),
 )
-BRIDGE_NAMES: Final = (
-    "connection", "address", "addresses", "bridge_alpn", "bridge_attempt_unsubscribe",
-    "bridge_bind_address", "bridge_cafile", "bridge_capath", "bridge_certfile", "bridge_ciphers",
-    "bridge_ciphers_tls1.3", "bridge_identity", "bridge_insecure", "bridge_keyfile",
-    "bridge_max_packet_size", "bridge_max_topic_alias", "bridge_outgoing_retain",
-    "bridge_protocol_version", "bridge_psk", "bridge_receive_maximum", "bridge_reload_type",
-    "bridge_require_ocsp", "bridge_session_expiry_interval", "bridge_tcp_keepalive",
-    "bridge_tcp_user_timeout", "bridge_tls_use_os_certs", "bridge_tls_version", "cleansession",
-    "clientid", "idle_timeout", "keepalive_interval", "local_cleansession", "local_clientid",
-    "local_password", "local_username", "notification_topic", "notifications",
-    "notifications_local_only", "password", "remote_clientid", "remote_password",
-    "remote_username", "restart_timeout", "round_robin", "start_type", "threshold", "topic",
-    "try_private", "username",
-)  # fmt: skip
+_OTHER = Form.OTHER
+_ONE_ADDRESS: Final = "a bridge has one remote broker"
+_BRIDGES: Final = (
+    _converted("connection", _OTHER, "bridges: name"),
+    _converted("address", _OTHER, "bridges: host, port", "the first one counts"),
+    _converted("addresses", _OTHER, "bridges: host, port", "the first one counts"),
+    _missing("bridge_alpn", _OTHER, "no protocol is negotiated in TLS"),
+    _needless(
+        "bridge_attempt_unsubscribe", _OTHER, "only what was subscribed to before is unsubscribed"
+    ),
+    _missing("bridge_bind_address", _OTHER, "the system chooses the address"),
+    _converted("bridge_cafile", _OTHER, "bridges: tls, tls_ca"),
+    _converted("bridge_capath", _OTHER, "bridges: tls, tls_ca", "they have to be in one file"),
+    _converted("bridge_certfile", _OTHER, "bridges: tls, tls_certificate"),
+    _missing("bridge_ciphers", _OTHER, _CIPHERS),
+    _missing("bridge_ciphers_tls1.3", _OTHER, _CIPHERS),
+    _missing("bridge_identity", _OTHER, _PSK),
+    _missing(
+        "bridge_insecure",
+        _OTHER,
+        "the certificate has to be for the name of the host; `tls_insecure` accepts any "
+        "certificate, and is for tests only",
+        same="false",
+    ),
+    _converted("bridge_keyfile", _OTHER, "bridges: tls_key"),
+    _missing("bridge_max_packet_size", _OTHER, "what the remote broker says in CONNACK counts"),
+    _missing("bridge_max_topic_alias", _OTHER, "`mqtt.topic_aliases_out_max` counts"),
+    _missing("bridge_outgoing_retain", _OTHER, "RETAIN is always carried", same="true"),
+    _converted("bridge_protocol_version", _OTHER, "bridges: protocol_version"),
+    _missing("bridge_psk", _OTHER, _PSK),
+    _missing("bridge_receive_maximum", _OTHER, "the remote broker may send 1,000 at a time"),
+    _needless("bridge_reload_type", _OTHER, "a change of bridges needs a restart"),
+    _missing("bridge_require_ocsp", _OTHER, "OCSP is not asked", same="false"),
+    _missing("bridge_session_expiry_interval", _OTHER, "the remote broker's own limit counts"),
+    _missing("bridge_tcp_keepalive", _OTHER, "`keep_alive_seconds` finds a peer that is gone"),
+    _missing("bridge_tcp_user_timeout", _OTHER, "`keep_alive_seconds` finds a peer that is gone"),
+    _converted("bridge_tls_use_os_certs", _OTHER, "bridges: tls"),
+    _missing("bridge_tls_version", _OTHER, "TLS 1.2 and 1.3 are used"),
+    _converted("cleansession", _OTHER, "bridges: clean_start"),
+    _converted("clientid", _OTHER, "bridges: client_id"),
+    _needless("idle_timeout", _OTHER, "it is for bridges that connect when they are needed"),
+    _converted("keepalive_interval", _OTHER, "bridges: keep_alive_seconds"),
+    _missing("local_cleansession", _OTHER, "messages always wait for the bridge", same="false"),
+    _needless("local_clientid", _OTHER, "the session is `$bridge/` and the name of the bridge"),
+    _needless("local_password", _OTHER, "the bridge does not log in here"),
+    _converted("local_username", _OTHER, "bridges: local_user", "the user has to exist"),
+    _converted("notification_topic", _OTHER, "bridges: notification_topic"),
+    _converted("notifications", _OTHER, "bridges: notifications"),
+    _converted("notifications_local_only", _OTHER, "bridges: notifications"),
+    _converted("password", _OTHER, "bridges: password"),
+    _converted("remote_clientid", _OTHER, "bridges: client_id"),
+    _converted("remote_password", _OTHER, "bridges: password"),
+    _converted("remote_username", _OTHER, "bridges: user"),
+    _converted("restart_timeout", _OTHER, "bridges: retry_seconds_max"),
+    _needless("round_robin", _OTHER, _ONE_ADDRESS),
+    _missing("start_type", _OTHER, "a bridge is always connected", same="automatic"),
+    _needless("threshold", _OTHER, "it is for bridges that connect when they are needed"),
+    _converted("topic", _OTHER, "bridges: topics", many=True),
+    _needless("try_private", _OTHER, "the bit is tried, and left out if it is refused"),
+    _converted("username", _OTHER, "bridges: user"),
+)
 _PREFIXES: Final = ("auth_opt_", "plugin_opt_")
 
-_BRIDGES: Final = tuple(
-    _missing(name, Form.OTHER, "see docs/mqtt-bridge.md", many=True) for name in BRIDGE_NAMES
-)
 _SCOPES: Final = {
     Scope.GENERAL: _GENERAL,
     Scope.SECURITY: _SECURITY,
@@ -438,15 +482,11 @@ def option_named(name: str) -> Option | None:
 
 
 def markdown_table() -> str:
-    """The options for the documentation, but those of bridges, which are one row."""
+    """The options for the documentation."""
     rows = ["| option of mosquitto | here | |", "|---|---|---|"]
     for name, option in sorted(OPTIONS.items()):
-        if option.scope is not Scope.BRIDGE:
-            here = _shown(option.becomes) if option.fate is Fate.CONVERTED else option.fate.value
-            rows.append(f"| `{name}` | {here} | {option.text} |")
-    rows.append(
-        "| `connection` and the options of bridges | no counterpart | see `docs/mqtt-bridge.md` |"
-    )
+        here = _shown(option.becomes) if option.fate is Fate.CONVERTED else option.fate.value
+        rows.append(f"| `{name}` | {here} | {option.text} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,7 +1,8 @@
 """What a mosquitto.conf says as settings of ours, with remarks and what is left to do. Pure.
 
 `mosquitto_conf.py` reads the file as mosquitto does, `mosquitto_options.py` knows every option,
-`mosquitto_listeners.py` makes the tables of listeners, and `mosquitto_toml.py` writes the result.
+`mosquitto_listeners.py` makes the tables of listeners, `mosquitto_bridges.py` those of bridges, and
+`mosquitto_toml.py` writes the result.
 Rules:
 
 * Every line is accounted for: it is the source of a setting, or there is a remark about it.
@@ -19,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from polymq.mosquitto_bridges import convert_bridge
 from polymq.mosquitto_conf import (
-    Bridge,
     Conf,
     FilesOf,
     Given,
@@ -34,7 +35,7 @@ from polymq.mosquitto_conf import (
 from polymq.mosquitto_listeners import (
     MESSAGE_BYTES_MAX,
     PACKET_OVERHEAD_BYTES,
-    ConvertedListener,
+    ConvertedTable,
     NotConverted,
     Report,
     Setting,
@@ -73,7 +74,8 @@ class Conversion:
     """
 
     sections: dict[str, dict[str, Setting]] = field(default_factory=dict)
-    listeners: list[ConvertedListener] = field(default_factory=list)
+    listeners: list[ConvertedTable] = field(default_factory=list)
+    bridges: list[ConvertedTable] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     steps: list[tuple[str, str]] = field(default_factory=list)
     used: set[Line] = field(default_factory=set)
@@ -105,7 +107,7 @@ class _Converter:
         self._conf = conf
         self._report = Report(remarks=conf.remarks, used=set(conf.read))
         self._result = Conversion()
-        self._opened: list[tuple[ListenerSection, ConvertedListener]] = []
+        self._opened: list[tuple[ListenerSection, ConvertedTable]] = []
 
     def convert(self) -> Conversion:
         self._check_values()
@@ -115,8 +117,7 @@ class _Converter:
         self._general()
         self._users()
         self._ports()
-        for bridge in self._conf.bridges:
-            convert_bridge(bridge, self._report)
+        self._bridges()
         self._unaccounted()
         result = self._result
         result.used, result.covered = self._report.used, self._report.covered
@@ -163,7 +164,25 @@ class _Converter:
             self._result.listeners.append(made)
             self._opened.append((given, made))
 
-    def _check_address(self, given: ListenerSection, made: ConvertedListener) -> None:
+    def _bridges(self) -> None:
+        taken: set[str] = set()
+        for bridge in self._conf.bridges:
+            report = Report()
+            try:
+                made = convert_bridge(bridge, taken, report)
+            except NotConverted as error:
+                name = bridge.line.rest.strip()
+                last = max([bridge.line.number, *(line.number for line in bridge.options)])
+                text = f"the bridge {name!r} (to line {last}) is not converted: {error.text}"
+                self._report.missing(bridge.line, text)
+                self._report.remarks += [each for each in report.remarks if each.kind is Kind.WRONG]
+                self._report.covered.update(bridge.options)
+                continue
+            self._report.remarks += report.remarks
+            self._report.used |= report.used
+            self._result.bridges.append(made)
+
+    def _check_address(self, given: ListenerSection, made: ConvertedTable) -> None:
         """Whether no listener before has the same port or path. Raises NotConverted."""
         keys = ("host", "port", "path")
         own = [made.settings[key].value for key in keys if key in made.settings]
@@ -347,7 +366,7 @@ class _Converter:
             for given in (*passwords, *rules):
                 self._report.missing(given.line, "it is for all listeners here, not for one")
 
-    def _without_users(self, open_to_all: list[ConvertedListener]) -> None:
+    def _without_users(self, open_to_all: list[ConvertedTable]) -> None:
         """There are no users: say that everybody may do everything, if it was so."""
         settings = [made.settings for made in open_to_all]
         hosts = [str(each["host"].value) for each in settings if "host" in each]
@@ -376,15 +395,3 @@ class _Converter:
                 )
                 taken.add(free)
                 self._set(name, "port", Setting(free, f"{port} is one of mosquitto's"))
-
-
-def convert_bridge(bridge: Bridge, report: Report) -> None:
-    """A section `connection`. Nothing is converted: a remark says where bridges are described."""
-    name = bridge.line.rest.strip()
-    last = max([bridge.line.number, *(line.number for line in bridge.options)])
-    report.missing(
-        bridge.line,
-        f"the bridge {name!r} (to line {last}) is not converted: docs/mqtt-bridge.md describes "
-        "bridges",
-    )
-    report.covered.update(bridge.options)

@@ -27,9 +27,10 @@ def write_toml(conversion: Conversion, file: str) -> str:
     ]
     for name, settings in conversion.sections.items():
         lines += ["", f"[{name}]", *_lines(settings, begin)]
-    for listener in conversion.listeners:
-        lines += ["", "[[mqtt.listeners]]", f"# {_comment(listener.why, begin)}"]
-        lines += _lines(listener.settings, begin)
+    for name, tables in (("listeners", conversion.listeners), ("bridges", conversion.bridges)):
+        for table in tables:
+            lines += ["", f"[[mqtt.{name}]]", f"# {_comment(table.why, begin)}"]
+            lines += _lines(table.settings, begin)
     if conversion.steps:
         lines += ["", "# To do when the server runs:"]
         for command, why in conversion.steps:
@@ -63,6 +64,8 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
