@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, counter, gauge, make_registry
+from polymq.mqtt_bridges import Bridges, check_bridges
 from polymq.mqtt_listeners import (
     check_listeners_tls,
     is_private,
@@ -113,6 +115,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     check_tls(settings)
     make_tokens(settings.jwt)
     check_listeners_tls(settings)
+    check_bridges(settings)
     names_credentials(settings)
     try:
         files = files or RealFiles()
@@ -214,6 +217,7 @@ class Node:
         self._stack: list[Callable[[], Any]] = []
         self._servers: dict[str, GatewayServer] = {}
         self._mqtt_listeners: dict[str, int | str] = {}  # port or path, by name
+        self._bridges: Bridges | None = None
         self._tls_files: TlsFiles | None = None
         self._engine: Engine
         self._upkeep: Upkeep
@@ -381,7 +385,10 @@ class Node:
         drain_seconds = self._settings.server.drain_seconds
         if self._servers:
             self._engine.core.begin_stop()
-        await asyncio.gather(*(client.stop(drain_seconds) for client in self._servers.values()))
+        leaving: list[GatewayServer | Bridges] = [*self._servers.values()]
+        if self._bridges is not None:
+            leaving.append(self._bridges)
+        await asyncio.gather(*(client.stop(drain_seconds) for client in leaving))
         while self._stack:
             result = self._stack.pop()()
             if asyncio.iscoroutine(result):
@@ -408,6 +415,10 @@ class Node:
 
     async def _open_listeners(self, context: Context) -> dict[str, int | None]:
         settings = self._settings
+        if settings.mqtt.bridges:
+            self._bridges = Bridges(
+                settings, self._engine, context, random=random.random, new_name=random_name
+            )
         registry = make_registry(self._probes())
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
@@ -434,6 +445,8 @@ class Node:
         self._mqtt_listeners = await open_listeners(
             settings, self._engine.port, context, tls_files, opened, sys_topics
         )
+        if self._bridges is not None:
+            self._bridges.start()
         tls_files.start()
         if not any(ports.values()) and not self._mqtt_listeners:
             logger("polymq").warning(
@@ -580,6 +593,7 @@ class Node:
             *self._shortage_probes(),
             *self.replication.probes(),
             *mqtt_probes(lambda: self._servers),
+            *(() if self._bridges is None else self._bridges.probes()),
             *limit_probes(self._engine),
             *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
             *self.pauses.probes(),

@@ -195,6 +195,10 @@ class Session(Protocol):
     def released(self, packet_id: int) -> Position:
         """Inbound PUBREL. PUBCOMP waits for the position. Unknown ids are answered too."""
 
+    def release_all(self) -> Position:
+        """The peer has no session any more, so no inbound PUBLISH can be one that was taken before.
+        What comes from now on is acknowledged behind the position. Raises Refused."""
+
     def ready(self) -> None:
         """The transport drained."""
 

@@ -364,7 +364,10 @@ class SessionState:
         session = self.by_number.get(op["s"])
         if session is None:
             return []
-        session.inbound.discard(op["p"])
+        if op["p"]:
+            session.inbound.discard(op["p"])
+        else:  # all: their sender has lost its session
+            session.inbound.clear()
         return [("session", str(session.number))]
 
     # --- snapshot -------------------------------------------------------------------------

@@ -193,7 +193,16 @@ class Authenticate:
     data: bytes = b""
 
 
-Packet = Connect | Subscribe | Unsubscribe | PingRequest | Disconnect | Authenticate
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A packet that only servers send, as a client gets it (`bridging/`)."""
+
+    kind: PacketType
+    data: bytes
+    """Without the fixed header."""
+
+
+Packet = Connect | Subscribe | Unsubscribe | PingRequest | Disconnect | Authenticate | Answer
 
 # --- fixed header ----------------------------------------------------------------------------
 
@@ -222,7 +231,7 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USER: Final = 0x80
 
-_DISCONNECT_REASONS: Final = frozenset(
+DISCONNECT_REASONS: Final = frozenset(
     {0x00, 0x04, *range(0x80, 0x84), 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99}
 )
 """What a client may say (5.0 table 3-10)."""
@@ -372,7 +381,7 @@ def _decode_disconnect(content: Content, level: int) -> Disconnect:
     if level < MQTT_5 or not content.left:
         return Disconnect()
     reason = content.byte()
-    if reason not in _DISCONNECT_REASONS:
+    if reason not in DISCONNECT_REASONS:
         raise RemoteProtocolError(
             "MQTT-3.14.2-1", f"DISCONNECT with reason code {reason:#04x}, which is none of a client"
         )

@@ -22,7 +22,7 @@ from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
 from polymq.gateways.mqtt.delays import delay_ms
 from polymq.gateways.mqtt.explaining import REFUSALS_EXPLAINED, TEXTS, Explainer
 from polymq.gateways.mqtt.kernels import codes
-from polymq.gateways.mqtt.kernels.frames import encode_acks
+from polymq.gateways.mqtt.kernels.frames import encode_acks, refuse_payloads
 from polymq.gateways.mqtt.mapping import PUBLISH_REASONS, is_ignored
 from polymq.gateways.mqtt.packets import PacketType, encode_acknowledgement
 from polymq.gateways.mqtt.reason_codes import ReasonCode
@@ -124,6 +124,11 @@ class Publishing:
         return shared.once_position
 
     # --- refusing ---------------------------------------------------------------------------
+
+    def refuses(self, batch: Batch, first: int, last: int) -> bool:
+        """Mark those of a run that are refused for their payload. Returns whether there are any. It
+        is asked about runs with properties, where `features.payload_format_checked` is set."""
+        return bool(refuse_payloads(batch, first, last))
 
     def refused(self, error: Refused, topic: bytes, batch: Batch, first: int, last: int) -> bool:
         """Publishes [first, last) of the batch, a run, were not stored. Raises the error again

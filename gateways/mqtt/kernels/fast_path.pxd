@@ -74,7 +74,8 @@ cdef class FastPath(Shortcut):
     cdef object last_template
     cdef object last_class
     cdef bint last_in_sync
-    cdef object last_meta
+    cdef public object last_meta
+    cdef public bytes more
     cdef bytes last_topic
     cdef public bint asks_always
     cdef public bint leaving
