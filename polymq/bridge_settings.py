@@ -70,6 +70,10 @@ class MqttBridge(Section):
     clean_start: bool = False
     """Whether the remote broker forgets the bridge when it disconnects. If false, it keeps messages
     for the bridge meanwhile. What waits here waits in any case."""
+    inflight_max: Annotated[int, Field(ge=0, le=16_384)] = 0
+    """How many messages of QoS 1 and 2 may wait for the remote broker's acknowledgement. Its own
+    limit (Receive Maximum) holds as well. 0: that limit; with MQTT 3.1.1, which has none, 20 if a
+    topic has QoS 2, because mosquitto closes connections with more, and 16384 otherwise."""
     tls: bool = False
     """Whether to use TLS."""
     tls_ca: str = ""

@@ -119,6 +119,7 @@ def _options(bridge: MqttBridge) -> BridgeOptions:
         clean_start=bridge.clean_start,
         local_user=bridge.local_user,
         state_topic=bridge.state_topic,
+        inflight_max=bridge.inflight_max,
         marks_messages=bridge.loop_detection,
         connect_seconds=bridge.connect_seconds,
         retry_seconds_max=bridge.retry_seconds_max,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,9 +37,9 @@ from polymq.gateways.mqtt.bridging.backoff import Backoff
 from polymq.gateways.mqtt.bridging.connection import BridgeConnection
 from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
-from polymq.gateways.mqtt.bridging.packets import BRIDGE_BIT, Greeting, Request, reason_text
+from polymq.gateways.mqtt.bridging.packets import Greeting, Request, reason_text
 from polymq.gateways.mqtt.bridging.rules import BridgeRule
-from polymq.gateways.mqtt.packets import MQTT_3_1_1, MQTT_5, NEVER
+from polymq.gateways.mqtt.packets import BRIDGE_BIT, MQTT_3_1_1, MQTT_5, NEVER
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.rules import BRIDGE_PREFIX
 from polymq.gateways.mqtt.shared import Shared
@@ -53,6 +54,10 @@ DOCUMENTS: Final = "mqtt-bridge"
 RECEIVE_MAX: Final = 1_000
 """Messages of QoS 1 and 2 that the remote broker may send before they are acknowledged, of MQTT 5.
 The packet ids of QoS 2 among them are kept in the log."""
+EXACTLY_ONCE: Final = 2
+INFLIGHT_OF_3: Final = 20
+"""Messages in flight before MQTT 5, if QoS 2 is among them: mosquitto closes a connection with
+more."""
 SAME_SECONDS: Final = 60.0
 """How often the same failure is logged."""
 REFUSED_VERSIONS: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION})
@@ -89,6 +94,8 @@ class BridgeOptions:
         local_user: in whose name the bridge publishes and subscribes here; empty: as the broker
             itself, which may do everything.
         state_topic: where the remote broker is told whether the bridge is connected; or empty.
+        inflight_max: messages of QoS 1 and 2 that the remote broker has not acknowledged; 0: as
+            many as it takes.
         marks_messages: MQTT 5: messages get a User Property, by which they are known when they come
             back.
         connect_seconds: for connecting and TLS, and as much until CONNACK.
@@ -108,6 +115,7 @@ class BridgeOptions:
     clean_start: bool = False
     local_user: str = ""
     state_topic: str = ""
+    inflight_max: int = 0
     marks_messages: bool = True
     connect_seconds: float = 10.0
     retry_seconds_max: float = 60.0
@@ -320,6 +328,19 @@ class Bridge:
             state_topic=options.state_topic,
         )
 
+    def inflight_max(self, level: int, receive_max: int) -> int:
+        """How many messages may be in flight to the remote broker.
+
+        Args:
+            receive_max: what that says; before MQTT 5 it cannot.
+        """
+        known = min(self._shared.limits.inflight_max, receive_max)
+        if self.settings.inflight_max:
+            return min(self.settings.inflight_max, known)
+        if level < MQTT_5 and self.qos_max == EXACTLY_ONCE:
+            return min(INFLIGHT_OF_3, known)
+        return known
+
     def has_purged(self, level: int) -> bool:
         """The remote broker has accepted a connection. Returns whether that was only to end the
         session that it had: before MQTT 5, one that begins clean ends with its connection."""
@@ -437,7 +458,7 @@ class Bridge:
         except ssl.SSLError as error:
             return Failure("tls", _tls_text(error))
         except OSError as error:
-            return Failure("unreachable", error.strerror or str(error))
+            return Failure("unreachable", _system_text(error))
         finally:
             self._connection = None
             if not over.done():
@@ -478,6 +499,13 @@ class Bridge:
             self._connection.storage_failed()
         if self._task is not None and not self.is_connected:
             self._task.cancel()
+
+
+def _system_text(error: OSError) -> str:
+    """The system's own words, where it has any: the loop's say what was called."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error)
 
 
 def _tls_text(error: ssl.SSLError) -> str:

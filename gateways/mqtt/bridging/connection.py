@@ -275,7 +275,8 @@ class BridgeConnection(Connection):
         path.log_in(bridge.port, self._mapping)
         if bridge.settings.local_user:
             self._leave = self._port.principal.enter(self.expelled)
-        session = bridge.connect_session(path, min(self._limits.inflight_max, answer.receive_max))
+        inflight_max = bridge.inflight_max(self._core.level, answer.receive_max)
+        session = bridge.connect_session(path, inflight_max)
         self._session = session
         if bridge.has_purged(self._core.level):  # this one would end with the connection
             self._fail(AGAIN, "")

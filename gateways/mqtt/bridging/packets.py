@@ -15,9 +15,6 @@ from polymq.gateways.mqtt.packets import MQTT_5, RECEIVE_MAX, PacketType
 from polymq.gateways.mqtt.properties import Property, decode_properties, encode_properties
 from polymq.gateways.mqtt.reason_codes import ERROR, ReasonCode
 
-BRIDGE_BIT: Final = 0x80
-"""Of the protocol level of a CONNECT before MQTT 5: the client is a bridge, and does not want to
-get back what it publishes itself. It is mosquitto's, and in no standard."""
 PING_REQUEST: Final = bytes((PacketType.PINGREQ << 4, 0))
 GOODBYE: Final = bytes((PacketType.DISCONNECT << 4, 0))
 """DISCONNECT without a reason, which means 0 in MQTT 5."""
@@ -82,7 +79,7 @@ class Greeting:
     """What a CONNECT says.
 
     Attributes:
-        level: of the protocol, with `BRIDGE_BIT` or without.
+        level: of the protocol, with `packets.BRIDGE_BIT` or without.
         expiry_seconds: Session Expiry Interval, which only MQTT 5 has.
         receive_max, packet_bytes_max, alias_max: what the client takes; only MQTT 5 says so.
         state_topic: where the will says 0, retained; empty: there is no will.
