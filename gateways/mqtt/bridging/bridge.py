@@ -341,11 +341,12 @@ class Bridge:
             return min(INFLIGHT_OF_3, known)
         return known
 
-    def has_purged(self, level: int) -> bool:
+    def has_purged(self) -> bool:
         """The remote broker has accepted a connection. Returns whether that was only to end the
-        session that it had: before MQTT 5, one that begins clean ends with its connection."""
+        session that it had: one that begins clean ends with its connection before MQTT 5, and is
+        not kept by mosquitto over a restart in MQTT 5."""
         purged, self._purges = self._purges, False
-        return purged and level < MQTT_5 and not self.settings.clean_start
+        return purged and not self.settings.clean_start
 
     def was_refused(self, reason: int) -> None:
         """CONNACK says no."""

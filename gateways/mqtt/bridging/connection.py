@@ -278,7 +278,7 @@ class BridgeConnection(Connection):
         inflight_max = bridge.inflight_max(self._core.level, answer.receive_max)
         session = bridge.connect_session(path, inflight_max)
         self._session = session
-        if bridge.has_purged(self._core.level):  # this one would end with the connection
+        if bridge.has_purged():
             self._fail(AGAIN, "")
             return
         if not answer.present:
