@@ -217,7 +217,6 @@ class Node:
         self._stack: list[Callable[[], Any]] = []
         self._servers: dict[str, GatewayServer] = {}
         self._mqtt_listeners: dict[str, int | str] = {}  # port or path, by name
-        self._bridges: Bridges | None = None
         self._tls_files: TlsFiles | None = None
         self._engine: Engine
         self._upkeep: Upkeep
@@ -385,10 +384,7 @@ class Node:
         drain_seconds = self._settings.server.drain_seconds
         if self._servers:
             self._engine.core.begin_stop()
-        leaving: list[GatewayServer | Bridges] = [*self._servers.values()]
-        if self._bridges is not None:
-            leaving.append(self._bridges)
-        await asyncio.gather(*(client.stop(drain_seconds) for client in leaving))
+        await asyncio.gather(*(client.stop(drain_seconds) for client in self._servers.values()))
         while self._stack:
             result = self._stack.pop()()
             if asyncio.iscoroutine(result):
@@ -415,11 +411,8 @@ class Node:
 
     async def _open_listeners(self, context: Context) -> dict[str, int | None]:
         settings = self._settings
-        if settings.mqtt.bridges:
-            self._bridges = Bridges(
-                settings, self._engine, context, random=random.random, new_name=random_name
-            )
-        registry = make_registry(self._probes())
+        bridges = Bridges(settings, self._engine, context, random.random, random_name)
+        registry = make_registry([*self._probes(), *bridges.probes()])
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
         self._stack.append(tls_files.stop)
@@ -445,8 +438,8 @@ class Node:
         self._mqtt_listeners = await open_listeners(
             settings, self._engine.port, context, tls_files, opened, sys_topics
         )
-        if self._bridges is not None:
-            self._bridges.start()
+        self._stack.append(partial(bridges.stop, settings.server.drain_seconds))
+        bridges.start(self._servers.values())
         tls_files.start()
         if not any(ports.values()) and not self._mqtt_listeners:
             logger("polymq").warning(
@@ -593,7 +586,6 @@ class Node:
             *self._shortage_probes(),
             *self.replication.probes(),
             *mqtt_probes(lambda: self._servers),
-            *(() if self._bridges is None else self._bridges.probes()),
             *limit_probes(self._engine),
             *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
             *self.pauses.probes(),

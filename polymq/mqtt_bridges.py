@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -139,7 +139,6 @@ class Bridges:
         settings: Settings,
         engine: Engine,
         context: Context,
-        *,
         random: Callable[[], float],
         new_name: Callable[[], str],
     ) -> None:
@@ -149,10 +148,24 @@ class Bridges:
         self._random = random
         self._new_name = new_name
         self._bridges: list[Bridge] = []
+        self._marker = b""
 
-    def start(self) -> None:
-        """Let messages wait for all, and connect those that are switched on. Returns at once."""
+    def start(self, servers: Iterable[object]) -> None:
+        """Let messages wait for all, and connect those that are switched on. Returns at once.
+
+        Args:
+            servers: the listeners that are open. Those of MQTT drop what has been here before.
+        """
+        from polymq.gateways.mqtt.loops import marker_of
+        from polymq.gateways.mqtt.server import Server
+
         self._end_former()
+        if not self._settings.mqtt.bridges:
+            return
+        self._marker = marker_of(self._broker_name())
+        for server in servers:
+            if isinstance(server, Server):
+                server.drop_looped(self._marker)
         for bridge in self._settings.mqtt.bridges:
             made = self._make(bridge)
             self._bridges.append(made)
@@ -166,7 +179,6 @@ class Bridges:
         from dataclasses import replace
 
         from polymq.gateways.mqtt.bridging.bridge import Bridge
-        from polymq.gateways.mqtt.bridging.loops import marker_of
         from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
         from polymq.gateways.mqtt.features import Features
         from polymq.gateways.mqtt.rules import BRIDGE_PREFIX
@@ -181,9 +193,7 @@ class Bridges:
             port = admission.for_principal(
                 admission.listener_principal(bridge.local_user), client_id
             )
-        # What comes in is looked at where it has properties, as if its format were checked.
-        features = Features(payload_format_checked=True)
-        limits = replace(mqtt_limits(self._settings), features=features)
+        limits = replace(mqtt_limits(self._settings), features=Features())
         mapping = BridgeMapping(
             port=port,
             limits=limits,
@@ -204,7 +214,7 @@ class Bridges:
             ),
             dial=Dialer(self._context),
             random=self._random,
-            marker=marker_of(self._broker_name()),
+            marker=self._marker,
         )
 
     def _broker_name(self) -> str:
@@ -322,5 +332,5 @@ class Bridges:
             counters = bridge.counters
             found[bridge.name, "local"] = counters.dropped
             found[bridge.name, "remote"] = counters.not_taken
-            found[bridge.name, "loop"] = counters.looped
+            found[bridge.name, "loop"] = bridge.looped
         return found

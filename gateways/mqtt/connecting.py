@@ -165,6 +165,8 @@ class Connecting(SocketConnection):
             self.fast_path.five = True
             self.fast_path.aliases = {}
             self.fast_path.takes_apart = is_translated
+            if packet.is_bridge:
+                self.fast_path.more = self._shared.marker
             alias_max = min(packet.alias_max, self._limits.topic_aliases_out_max)
             if alias_max:
                 self.fast_path.aliases_out = OutgoingAliases(alias_max)

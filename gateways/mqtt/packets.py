@@ -47,6 +47,8 @@ NEVER: Final = 0xFFFF_FFFF
 BRIDGE_BIT: Final = 0x80
 """Of the protocol level of a CONNECT before MQTT 5: the client is a bridge, and does not want to
 get back what it publishes itself. It is mosquitto's, and in no standard."""
+BRIDGE_PROPERTY: Final = "polymq-bridge"
+"""A User Property of CONNECT: the client is a bridge of ours (`loops.py`)."""
 RECEIVE_MAX: Final = 65_535
 """The Receive Maximum of a client that does not say one."""
 
@@ -114,7 +116,7 @@ class Connect:
     """Of enhanced authentication (5.0 part 4.12); None: user and password."""
     data: bytes | None = None
     is_bridge: bool = False
-    """It has `BRIDGE_BIT`."""
+    """It has `BRIDGE_BIT`, or in MQTT 5 the User Property `BRIDGE_PROPERTY`."""
 
 
 class Requested(NamedTuple):
@@ -335,7 +337,8 @@ def _decode_connect_fields(content: Content, level: int, *, is_bridge: bool) -> 
         wants_response_information=bool(values.get(Property.REQUEST_RESPONSE_INFORMATION, 0)),
         method=method,
         data=data,
-        is_bridge=is_bridge,
+        is_bridge=is_bridge
+        or any(name == BRIDGE_PROPERTY for name, _ in values.get(Property.USER_PROPERTY, ())),
     )
 
 

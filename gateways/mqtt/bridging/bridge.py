@@ -127,8 +127,6 @@ class BridgeCounters:
 
     connects: int = 0
     """CONNACKs that said yes."""
-    looped: int = 0
-    """Messages that had been here before."""
     dropped: int = 0
     """Messages that came in and could not be stored, whatever had been done."""
     not_taken: int = 0
@@ -196,7 +194,8 @@ class Bridge:
         self.settings = options
         self.name = options.name
         self.port = port
-        self.marker = marker if options.marks_messages else b""
+        if options.marks_messages:
+            shared.drop_looped(marker)
         self.counters = BridgeCounters()
         self.client_id = BRIDGE_PREFIX + options.name
         self.requests = [
@@ -226,7 +225,7 @@ class Bridge:
     def start(self, *, connects: bool = True) -> None:
         """Let messages wait for the remote broker from now on, and connect to it. Returns at
         once."""
-        self._try_to_hold()
+        self._attach_holder()
         if not connects:
             return
         self._shared.port.storage.when_failed(self._storage_failed)
@@ -265,6 +264,11 @@ class Bridge:
         return self._shared.counters.publishes_sent
 
     @property
+    def looped(self) -> int:
+        """Messages from it that had been here before, and were dropped."""
+        return self._shared.counters.publishes_looped
+
+    @property
     def received(self) -> int:
         """PUBLISH packets from it."""
         return self._shared.counters.publishes_received
@@ -300,7 +304,7 @@ class Bridge:
         for address, since in owed.items():
             session.replay_retained(address, since)
 
-    def _try_to_hold(self) -> Failure | None:
+    def _attach_holder(self) -> Failure | None:
         """Let messages wait. Returns why they do not."""
         try:
             self.connect_session(Holder())
@@ -326,6 +330,7 @@ class Bridge:
             packet_bytes_max=limits.packet_bytes_max,
             alias_max=limits.topic_aliases_max,
             state_topic=options.state_topic,
+            marks_messages=options.marks_messages,
         )
 
     def inflight_max(self, level: int, receive_max: int) -> int:
@@ -430,10 +435,10 @@ class Bridge:
             lasted = self._lasted()
             if self._has_ended():
                 return
-            held = self._try_to_hold()
-            if held is None and self._level > level:
+            failed = self._attach_holder()
+            if failed is None and self._level > level:
                 continue  # an older version, at once
-            failure = held or failure or Failure("closed", "the connection ended")
+            failure = failed or failure or Failure("closed", "the connection ended")
             if failure.kind == AGAIN:
                 continue
             self.failure = failure

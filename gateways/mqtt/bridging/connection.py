@@ -29,7 +29,6 @@ from polymq.core_log.kernels.batch import COLUMNS, FLAGS, Batch
 from polymq.gateways.mqtt.aliases import OutgoingAliases
 from polymq.gateways.mqtt.bridging.core import RemoteCore
 from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
-from polymq.gateways.mqtt.bridging.loops import mark_looped
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
 from polymq.gateways.mqtt.bridging.packets import (
     PING_REQUEST,
@@ -102,32 +101,21 @@ class BridgePath(FastPath):
 
 
 class BridgePublishing(Publishing):
-    """What comes in and is not simply stored as a run.
+    """What comes in and is not simply stored as a run."""
 
-    Args:
-        marker: of messages that began here (`loops.py`).
-    """
-
-    __slots__ = ("_bridge", "_marker")
+    __slots__ = ("_bridge",)
 
     def __init__(
-        self, path: FastPath, shared: Shared, explainer: Explainer, bridge: Bridge, marker: bytes
+        self, path: FastPath, shared: Shared, explainer: Explainer, bridge: Bridge
     ) -> None:
         super().__init__(path, shared, explainer)
         self._bridge = bridge
-        self._marker = marker
 
     def publish_special(
         self, template: Template, batch: Batch, first: int, last: int, topic: bytes
     ) -> Position:
         """See `Publishing`."""
         return super().publish_special(template, batch, first, last, NO_DELAY)
-
-    def refuses(self, batch: Batch, first: int, last: int) -> bool:
-        """See `Publishing`: those that have been here before."""
-        count = mark_looped(batch, first, last, self._marker) if self._marker else 0
-        self._bridge.counters.looped += count
-        return count > 0
 
     def refused(self, error: Refused, topic: bytes, batch: Batch, first: int, last: int) -> bool:
         """See `Publishing`."""
@@ -155,9 +143,7 @@ class BridgeConnection(Connection):
         self._core = RemoteCore(limits=shared.limits, inbox=shared.inbox, level=level)
         assert isinstance(shared.mapping, BridgeMapping)
         self.fast_path = self.shortcut = BridgePath(shared.paths, self, shared.mapping)
-        self.publishing = BridgePublishing(
-            self.fast_path, shared, self._core.explainer, bridge, bridge.marker
-        )
+        self.publishing = BridgePublishing(self.fast_path, shared, self._core.explainer, bridge)
         self._reading = Reading(
             core=self._core,
             inbox=shared.inbox,
@@ -265,7 +251,7 @@ class BridgeConnection(Connection):
             path.aliases = {}
             path.takes_apart = is_translated
             path.takes_retain = answer.retain
-            path.more = bridge.marker
+            path.more = self._shared.marker
             if answer.packet_bytes_max is not None:
                 path.sent_bytes_max = answer.packet_bytes_max
             alias_max = min(answer.alias_max, self._limits.topic_aliases_out_max)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from polymq.gateways.mqtt.errors import RemoteProtocolError, malformed
 from polymq.gateways.mqtt.fields import Content, encode_field, encode_length
-from polymq.gateways.mqtt.packets import MQTT_5, RECEIVE_MAX, PacketType
+from polymq.gateways.mqtt.packets import BRIDGE_PROPERTY, MQTT_5, RECEIVE_MAX, PacketType
 from polymq.gateways.mqtt.properties import Property, decode_properties, encode_properties
 from polymq.gateways.mqtt.reason_codes import ERROR, ReasonCode
 
@@ -82,6 +82,7 @@ class Greeting:
         level: of the protocol, with `packets.BRIDGE_BIT` or without.
         expiry_seconds: Session Expiry Interval, which only MQTT 5 has.
         receive_max, packet_bytes_max, alias_max: what the client takes; only MQTT 5 says so.
+        marks_messages: the server is told that the client is a bridge (`loops.py`).
         state_topic: where the will says 0, retained; empty: there is no will.
     """
 
@@ -96,6 +97,7 @@ class Greeting:
     packet_bytes_max: int
     alias_max: int
     state_topic: str = ""
+    marks_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,9 @@ def encode_connect(greeting: Greeting) -> bytes:
         flags |= 0x40
         parts.append(encode_field(greeting.password))
     block = b""
+    marks: dict[Property, Any] = {}
+    if greeting.marks_messages:
+        marks[Property.USER_PROPERTY] = [(BRIDGE_PROPERTY, "1")]
     if five:
         block = encode_properties(
             {
@@ -145,6 +150,7 @@ def encode_connect(greeting: Greeting) -> bytes:
                 Property.RECEIVE_MAXIMUM: greeting.receive_max,
                 Property.MAXIMUM_PACKET_SIZE: greeting.packet_bytes_max,
                 Property.TOPIC_ALIAS_MAXIMUM: greeting.alias_max,
+                **marks,
             }
         )
     head = encode_field(b"MQTT") + bytes((greeting.level, flags))

@@ -51,7 +51,7 @@ cdef class SharedPaths:
     cdef public long long pubacks_sent
     cdef public long long pubrecs_sent
     cdef public list refusals
-    cdef readonly bint checks_payloads
+    cdef public bint checks_payloads
     cdef fill_row(self, PacketReader packet)
 
 

@@ -260,7 +260,8 @@ class FastPath(Shortcut):
         self.sent_bytes_max = PACKET_MAX
         """The largest packet that the client takes."""
         self.more = b""
-        """Properties that all PUBLISH packets of MQTT 5 get beside their own."""
+        """Properties that all PUBLISH packets of MQTT 5 get beside their own: the same for all
+        connections of the listener that have any."""
         self.asks_always = False
         """The client's own port counts what it publishes, and has to be asked after each read."""
         self.leaving = False
@@ -511,6 +512,8 @@ class FastPath(Shortcut):
     ) -> bytes:
         """The packets of a run for a client that speaks MQTT 5."""
         key = self.mapping.encoded_keys_5[first_byte & 1]
+        if self.more:
+            key += " more"
         is_shared = not (first_byte & 0x06 or identifier or self.sent_bytes_max != PACKET_MAX)
         more = self.more + subscription_property(identifier)
         aliases = self.aliases_out
