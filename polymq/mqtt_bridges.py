@@ -159,6 +159,8 @@ class Bridges:
         from polymq.gateways.mqtt.loops import marker_of
         from polymq.gateways.mqtt.server import Server
 
+        if self._engine.core.follows:
+            return  # those of the leader are connected
         self._end_former()
         if not self._settings.mqtt.bridges:
             return
@@ -233,7 +235,7 @@ class Bridges:
     def _end_former(self) -> None:
         """End the sessions of bridges that are not configured any more: messages would be stored
         for them for ever. One whose `local_user` has changed begins anew."""
-        from polymq.gateways.mqtt.bridging.bridge import PRINCIPAL
+        from polymq.gateways.mqtt.bridging.connection import PRINCIPAL
         from polymq.gateways.mqtt.rules import BRIDGE_PREFIX
 
         owners = {

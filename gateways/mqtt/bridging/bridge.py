@@ -34,7 +34,7 @@ from polymq.broker.port import (
     TakesApart,
 )
 from polymq.gateways.mqtt.bridging.backoff import Backoff
-from polymq.gateways.mqtt.bridging.connection import BridgeConnection
+from polymq.gateways.mqtt.bridging.connection import PRINCIPAL, BridgeConnection
 from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
 from polymq.gateways.mqtt.bridging.packets import Greeting, Request, reason_text
@@ -47,8 +47,6 @@ from polymq.net.connection import SocketConnection
 
 log = logging.getLogger(__name__)
 
-PRINCIPAL: Final = "$bridge"
-"""Whose session it is, where the bridge acts as the broker itself: no user can have the name."""
 DOCUMENTS: Final = "mqtt-bridge"
 """The kind of the documents that say what a bridge has subscribed to at its remote broker."""
 RECEIVE_MAX: Final = 1_000
@@ -431,21 +429,29 @@ class Bridge:
     async def _run(self) -> None:
         while not self._has_ended():
             level = self._level
-            failure = await self._connect()
-            lasted = self._lasted()
+            failure, lasted = await self._attempt()
             if self._has_ended():
                 return
-            failed = self._attach_holder()
-            if failed is None and self._level > level:
-                continue  # an older version, at once
-            failure = failed or failure or Failure("closed", "the connection ended")
-            if failure.kind == AGAIN:
-                continue
+            is_refused = failure.kind in ("refused", "closed")
+            if failure.kind == AGAIN or (is_refused and self._level > level):
+                continue  # that was for the session, or an older version is next
             self.failure = failure
             self.counters.failures[failure.kind] += 1
             seconds = self._backoff.next_seconds(lasted)
             self._say(failure.text, seconds)
             await asyncio.sleep(seconds)
+
+    async def _attempt(self) -> tuple[Failure, float]:
+        """One attempt, with its connection. Returns why that ended, and how long it was open, in
+        seconds. Where messages cannot wait here, such as at a follower, nothing is connected."""
+        failure = self._attach_holder()
+        if failure is not None:
+            return failure, 0.0
+        failure = await self._connect()
+        lasted = self._lasted()
+        if not self._has_ended():
+            failure = self._attach_holder() or failure
+        return failure or Failure("closed", "the connection ended"), lasted
 
     def _has_ended(self) -> bool:
         return self._stops

@@ -22,9 +22,18 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from polymq.broker.port import Position, Reason, RecordRun, Refused, Session, Template
+from polymq.broker.port import (
+    ConnectedClient,
+    Position,
+    Reason,
+    RecordRun,
+    Refused,
+    Session,
+    Template,
+)
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, Batch
 from polymq.gateways.mqtt.aliases import OutgoingAliases
 from polymq.gateways.mqtt.bridging.core import RemoteCore
@@ -46,19 +55,24 @@ from polymq.gateways.mqtt.connection import Connection
 from polymq.gateways.mqtt.explaining import Explainer
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
+from polymq.gateways.mqtt.login import VERSIONS
 from polymq.gateways.mqtt.packets import MQTT_5, Answer, PacketType
 from polymq.gateways.mqtt.protocol import OPEN, Event, State
 from polymq.gateways.mqtt.publishing import Publishing
 from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.reason_codes import ERROR, ReasonCode
 from polymq.gateways.mqtt.shared import Shared
+from polymq.gateways.mqtt.tracing import trace_connection
 from polymq.gateways.mqtt.translating import is_translated
+from polymq.net.kernels.streams import clock_ms
 
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.bridging.bridge import Bridge
 
 log = logging.getLogger(__name__)
 
+PRINCIPAL: Final = "$bridge"
+"""Whose session it is, where the bridge acts as the broker itself: no user can have the name."""
 COMES_AGAIN: Final = frozenset({Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.RATE})
 """Why messages are refused that may be stored later."""
 PING_PART: Final = 0.75
@@ -270,6 +284,7 @@ class BridgeConnection(Connection):
         if not answer.present:
             session.release_all()
         path.session = session
+        self._left = self._port.admission.client_came(self._client())
         self._keep_alive = float(
             self._greeting.keep_alive_seconds
             if answer.keep_alive_seconds is None
@@ -281,6 +296,22 @@ class BridgeConnection(Connection):
         path.waiting += 1
         self._port.when_committed(
             session.position, self._port.state_durability, self._begin, session
+        )
+
+    def _client(self) -> ConnectedClient:
+        """What operators see of the bridge."""
+        settings = self._bridge.settings
+        return ConnectedClient(
+            client_id=self._bridge.client_id,
+            user=settings.local_user or PRINCIPAL,
+            peer=self.peer,
+            address=self.address,
+            listener="",
+            version=VERSIONS[self._core.level],
+            keep_alive_seconds=settings.keep_alive_seconds,
+            connected_ms=clock_ms(),
+            end=self.ended,
+            trace=partial(trace_connection, self),
         )
 
     def _subscribe_there(self, *, present: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from interop_tests import mqtt5_wire, mqtt_wire
+from interop_tests import mqtt_wire
 from polymq.broker.port import (
     Position,
     Reason,
@@ -47,6 +47,7 @@ from polymq.gateways.mqtt.packets import (
     PacketType,
     Requested,
     Subscribe,
+    Unsubscribe,
     decode_packet,
 )
 from polymq.gateways.mqtt.protocol import NEED_DATA, PUBLISHES, Inbox, State
@@ -201,7 +202,9 @@ def test_connect_and_subscribe(level: int) -> None:
     more = (True, True, 1) if level == MQTT_5 else ()
     assert list(asked.filters()) == [Requested("a/#", 1, *more), Requested("b", 2, *more)]
     packet = encode_unsubscribe(level & 0x7F, 8, ["a/#"])
-    assert decode_packet(PacketType.UNSUBSCRIBE, content(packet), level & 0x7F)
+    ended = decode_packet(PacketType.UNSUBSCRIBE, content(packet), level & 0x7F)
+    assert isinstance(ended, Unsubscribe)
+    assert list(ended.filters()) == ["a/#"]
 
 
 def test_filters_of_a_bridge_before_mqtt_5() -> None:
@@ -284,7 +287,7 @@ def test_what_has_been_here_before() -> None:
     own, other = marker_of("own"), marker_of("other")
     blocks = [other, other + own, b"\x03\0\1x", own]
     packets = b"".join(
-        mqtt5_wire.packet(0x32, mqtt5_wire.field("t") + b"\0\1" + bytes((len(block),)) + block)
+        mqtt_wire.packet(0x32, mqtt_wire.field("t") + b"\0\1" + bytes((len(block),)) + block)
         for block in blocks
     )
     inbox = Inbox()
@@ -358,11 +361,14 @@ class Remote:
     def connect(self) -> None:
         self.connection = BridgeConnection(self.bridge._shared, self.bridge)
         self.bridge._connection = self.connection
-        self.bridge.ended = lambda _c, failure: self.failures.append(failure)  # type: ignore[method-assign]
+        self.bridge.ended = self._ended  # type: ignore[method-assign]
         self.transport = MemoryTransport(self.loop, self.connection)
         self.connection.connection_made(cast("Any", self.transport))
         self._seen = 0
         self.loop.run()
+
+    def _ended(self, connection: BridgeConnection, failure: Failure | None) -> None:
+        self.failures.append(failure)
 
     def send(self, *packets: bytes) -> None:
         data = b"".join(packets)
@@ -390,7 +396,7 @@ def test_from_connect_on() -> None:
     acknowledged, what goes out has its remote name."""
     remote = Remote()
     assert remote.receive()[0][0] >> 4 == PacketType.CONNECT
-    remote.send(CONNACK_5, mqtt5_wire.packet(0x32, b"\0\3c/a\0\5\0in"))
+    remote.send(CONNACK_5, mqtt_wire.packet(0x32, b"\0\3c/a\0\5\0in"))
     packets = remote.receive()
     assert packets == [
         encode_subscribe(MQTT_5, 65_535, remote.bridge.requests),
@@ -403,14 +409,17 @@ def test_from_connect_on() -> None:
     assert ("release_all",) in remote.calls  # the remote has no session
     assert ("resume",) in remote.calls
     assert remote.bridge.is_connected
-    remote.connection.fast_path.send_publishes(
-        make_run("t", "a", [b"out"]),
-        qos=1, first_packet_id=7, duplicate=False, retain=False, identifier=1,
-    )  # fmt: skip
+    run = make_run("t", "a", [b"out"])
+    for rule in (1, 2):
+        remote.connection.fast_path.send_publishes(
+            run, qos=1, first_packet_id=7, duplicate=False, retain=False, identifier=rule
+        )
     remote.loop.run()
     block = marker_of("own")
-    expected = b"\0\x08site/t/a" + b"\0\7" + bytes((len(block),)) + block + b"out"
-    assert remote.receive() == [mqtt5_wire.packet(0x32, expected)]
+    rest = b"\0\7" + bytes((len(block),)) + block + b"out"
+    assert remote.receive() == [
+        mqtt_wire.packet(0x32, name + rest) for name in (b"\0\x08site/t/a", b"\0\3t/a")
+    ]
     remote.send(mqtt_wire.puback(7))
     assert ("acknowledged", 7, 1) in remote.calls
 
@@ -453,7 +462,7 @@ def test_what_cannot_be_stored(version: str, reason: Reason, comes_again: bool) 
     remote.send(CONNACK_5 if five else mqtt_wire.connack(present=True))
     remote.receive()
     remote.port.refused = Refused(reason, "no")
-    remote.send(mqtt5_wire.packet(0x32, b"\0\3c/a\0\5" + b"\0" * five + b"in"))
+    remote.send(mqtt_wire.packet(0x32, b"\0\3c/a\0\5" + b"\0" * five + b"in"))
     answers = remote.receive()
     assert bool(remote.failures) is comes_again
     assert remote.bridge.counters.dropped == (not comes_again)
