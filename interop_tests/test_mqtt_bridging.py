@@ -185,6 +185,9 @@ def test_topics_are_carried(
             early.expect(puback(1))
         server = bridged(start_server, bridge(port, *RULES, protocol_version=version))
         wait_for(lambda: is_up(server), "the bridge")
+        with RawClient.connected(server.mqtt_port, "watcher") as watcher:
+            watcher.subscribe(("$SYS/broker/connection/+/state", 0))
+            expect_one(watcher, "$SYS/broker/connection/up/state", b"1", 0, retain=True)
         here_sub = stack.enter_context(RawClient.connected(server.mqtt_port, "here"))
         there_sub = stack.enter_context(RawClient.connected(port, "there"))
         here = stack.enter_context(RawClient.connected(server.mqtt_port, "from here"))
@@ -564,6 +567,7 @@ def secret(directory: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

@@ -49,7 +49,7 @@ from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, counter, gauge, make_registry
-from polymq.mqtt_bridges import Bridges, check_bridges
+from polymq.mqtt_bridges import Bridges, BridgeStates, check_bridges
 from polymq.mqtt_listeners import (
     check_listeners_tls,
     is_private,
@@ -418,7 +418,7 @@ class Node:
         self._stack.append(tls_files.stop)
         sys_topics: NoSysTopics | None = None
         if settings.mqtt.enabled or settings.mqtt.listeners:
-            sys_topics = self._make_sys_topics(context)
+            sys_topics = self._make_sys_topics(context, bridges.states)
         for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
@@ -471,13 +471,14 @@ class Node:
             ports[secure] = await client.start(host, section.tls_port, tls)
         return ports
 
-    def _make_sys_topics(self, context: Context) -> NoSysTopics:
+    def _make_sys_topics(self, context: Context, bridges: BridgeStates) -> NoSysTopics:
         return make_sys_topics(
             self._engine,
             self._store,
             context,
             servers=self._mqtt_servers,
             interval_seconds=self._settings.mqtt.sys_interval_seconds,
+            bridges=bridges,
         )
 
     def _mqtt_servers(self) -> list[object]:

@@ -26,6 +26,8 @@ from polymq.settings import Settings
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.bridging.bridge import Bridge, BridgeOptions
 
+BridgeStates = Callable[[], Mapping[str, bool]]
+"""By name, whether each bridge is connected."""
 ID_DOCUMENT: Final = "mqtt-bridges"
 """The kind of the document that has the name by which this broker knows its own messages."""
 
@@ -260,6 +262,11 @@ class Bridges:
                 user=session.principal,
             )
 
+    def states(self) -> Mapping[str, bool]:
+        """By name, whether each bridge is connected."""
+        connected = {bridge.name for bridge in self._bridges if bridge.is_connected}
+        return {bridge.name: bridge.name in connected for bridge in self._settings.mqtt.bridges}
+
     # --- metrics ----------------------------------------------------------------------------
 
     def probes(self) -> list[Probe]:
@@ -297,8 +304,8 @@ class Bridges:
             ),
             counter(
                 "polymq_mqtt_bridge_dropped",
-                "Messages that were lost: not stored here (local), not accepted by the remote "
-                "broker (remote), or dropped because they began here (loop).",
+                "Messages that were lost: not stored here (local), too large for the remote broker "
+                "or not accepted by it (remote), or dropped because they had been here (loop).",
                 self._dropped,
                 labels=("bridge", "by"),
             ),
@@ -333,6 +340,6 @@ class Bridges:
         for bridge in self._bridges:
             counters = bridge.counters
             found[bridge.name, "local"] = counters.dropped
-            found[bridge.name, "remote"] = counters.not_taken
+            found[bridge.name, "remote"] = counters.not_taken + bridge.too_large
             found[bridge.name, "loop"] = bridge.looped
         return found

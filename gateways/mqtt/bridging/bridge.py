@@ -267,6 +267,11 @@ class Bridge:
         return self._shared.counters.publishes_looped
 
     @property
+    def too_large(self) -> int:
+        """Messages that were not sent, because the remote broker takes no packets of that size."""
+        return self._shared.counters.publishes_too_large
+
+    @property
     def received(self) -> int:
         """PUBLISH packets from it."""
         return self._shared.counters.publishes_received
