@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ from polymq.kernel_forms import kernel_forms
 from polymq.login_metrics import login_probes
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics import Probe, counter, gauge, make_registry
+from polymq.mqtt_bridges import Bridges, BridgeStates, check_bridges
 from polymq.mqtt_listeners import (
     check_listeners_tls,
     is_private,
@@ -114,6 +116,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     check_tls(settings)
     OutsideLogins(settings)
     check_listeners_tls(settings)
+    check_bridges(settings)
     names_credentials(settings)
     try:
         files = files or RealFiles()
@@ -414,13 +417,14 @@ class Node:
 
     async def _open_listeners(self, context: Context) -> dict[str, int | None]:
         settings = self._settings
-        registry = make_registry(self._probes())
+        bridges = Bridges(settings, self._engine, context, random.random, random_name)
+        registry = make_registry([*self._probes(), *bridges.probes()])
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
         self._stack.append(tls_files.stop)
         sys_topics: NoSysTopics | None = None
         if settings.mqtt.enabled or settings.mqtt.listeners:
-            sys_topics = self._make_sys_topics(context)
+            sys_topics = self._make_sys_topics(context, bridges.states)
         for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
@@ -440,6 +444,8 @@ class Node:
         self._mqtt_listeners = await open_listeners(
             settings, self._engine.port, context, tls_files, opened, sys_topics
         )
+        self._stack.append(partial(bridges.stop, settings.server.drain_seconds))
+        bridges.start(self._servers.values())
         tls_files.start()
         if not any(ports.values()) and not self._mqtt_listeners:
             logger("polymq").warning(
@@ -471,13 +477,14 @@ class Node:
             ports[secure] = await client.start(host, section.tls_port, tls)
         return ports
 
-    def _make_sys_topics(self, context: Context) -> NoSysTopics:
+    def _make_sys_topics(self, context: Context, bridges: BridgeStates) -> NoSysTopics:
         return make_sys_topics(
             self._engine,
             self._store,
             context,
             servers=self._mqtt_servers,
             interval_seconds=self._settings.mqtt.sys_interval_seconds,
+            bridges=bridges,
         )
 
     def _mqtt_servers(self) -> list[object]:

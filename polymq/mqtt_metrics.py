@@ -224,6 +224,12 @@ def mqtt_probes(servers: Callable[[], Mapping[str, object]]) -> list[Probe]:
             lambda: total("publishes_ignored"),
         ),
         counter(
+            "polymq_mqtt_publishes_looped",
+            "PUBLISH packets that had been at this server before, and came back over bridges: they "
+            "are acknowledged and dropped.",
+            lambda: total("publishes_looped"),
+        ),
+        counter(
             "polymq_mqtt_filters_refused",
             "Topic filters of SUBSCRIBE packets that were not granted.",
             lambda: total("filters_refused"),

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from polymq.bridge_settings import MqttBridge, check_bridges
 from polymq.broker.errors import Refused
 from polymq.broker.names import check_characters, is_own_topic
 from polymq.gateways.mqtt.rewriting import RULES_MAX, SUBSCRIPTIONS_MAX, check_filter, check_rule
@@ -224,3 +225,6 @@ class MqttSettings(ListenerSettings):
     listeners: Annotated[list[MqttListener], AfterValidator(check_listeners)] = []
     """Further MQTT listeners, each with settings of its own, as tables `[[mqtt.listeners]]` in the
     file, or as a JSON list in an option or variable."""
+    bridges: Annotated[list[MqttBridge], AfterValidator(check_bridges)] = []
+    """Bridges to other MQTT brokers, each with settings of its own, as tables `[[mqtt.bridges]]` in
+    the file, or as a JSON list in an option or variable."""

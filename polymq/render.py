@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydantic import BaseModel
 
+from polymq.bridge_settings import BridgeTopic, MqttBridge
 from polymq.listener_settings import MqttListener
 from polymq.setting_kinds import Section
 from polymq.settings import SECTIONS, Settings
 
 COLUMNS = 96
+EXAMPLES: Final[Mapping[str, Any]] = {
+    "name": "plant",
+    "topics": [BridgeTopic(pattern="sensors/#", remote_prefix="plant7/")],
+}
+"""What stands for a key without a default, where there are no tables."""
 
 
 def render_toml(settings: Settings) -> str:
@@ -32,7 +39,8 @@ def render_toml(settings: Settings) -> str:
             comment = "#" if value == field.default else ""
             lines.append(f"{comment}{key} = {_toml(value)}")
         if name == "mqtt":
-            lines += _listener_tables(settings.mqtt.listeners)
+            lines += _tables("mqtt.listeners", MqttListener, settings.mqtt.listeners)
+            lines += _tables("mqtt.bridges", MqttBridge, settings.mqtt.bridges)
     return "\n".join(lines) + "\n"
 
 
@@ -41,22 +49,22 @@ def _is_tables(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, Section) for item in value)
 
 
-def _listener_tables(listeners: list[MqttListener]) -> list[str]:
-    """The further MQTT listeners, each with all that is not the default; where there are none, the
-    keys that there are."""
+def _tables(name: str, model: type[Section], tables: Sequence[Section]) -> list[str]:
+    """The tables of a list, each with all that is not the default; where there are none, the keys
+    that there are."""
     lines = []
-    for listener in listeners:
-        lines += ["", "[[mqtt.listeners]]"]
-        for key, field in MqttListener.model_fields.items():
-            value = getattr(listener, key)
+    for table in tables:
+        lines += ["", f"[[{name}]]"]
+        for key, field in model.model_fields.items():
+            value = getattr(table, key)
             if value != field.default:
                 lines.append(f"{key} = {_toml(value)}")
-    if listeners:
+    if tables:
         return lines
-    lines += ["", *_wrapped(_text_of(MqttListener)), "#   [[mqtt.listeners]]"]
-    for key, field in MqttListener.model_fields.items():
+    lines += ["", *_wrapped(_text_of(model)), f"#   [[{name}]]"]
+    for key, field in model.model_fields.items():
         lines += _wrapped(field.description or "")
-        default = "plant" if field.is_required() else field.default
+        default = EXAMPLES.get(key) if field.is_required() else field.default
         lines.append(f"#   {key} = {_toml(default)}")
     return lines
 
@@ -76,6 +84,7 @@ def render_markdown() -> str:
         parts += _markdown_table(f"[{name}]", model)
         if name == "mqtt":
             parts += _markdown_table("[[mqtt.listeners]]", MqttListener)
+            parts += _markdown_table("[[mqtt.bridges]]", MqttBridge)
     return "\n".join(parts)
 
 

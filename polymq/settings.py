@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from polymq.bridge_settings import MqttBridge
 from polymq.broker.topics.settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
 from polymq.listener_settings import (
@@ -504,7 +505,8 @@ def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]
         return f"{where}{name}: {message}"  # the message says which part of it is wrong
     if first["type"] == "missing":
         return f"{where}{name} is not set: it has no default"
-    return f"{where}{name}: {message[0].lower()}{message[1:]} (got {first['input']!r})"
+    got = "" if name.endswith("password") else f" (got {first['input']!r})"
+    return f"{where}{name}: {message[0].lower()}{message[1:]}{got}"
 
 
 def _path(location: Sequence[str | int]) -> list[str]:
@@ -529,9 +531,10 @@ def _contains(values: Any, location: Sequence[str | int]) -> bool:
 
 def _suggestion(name: str) -> str:
     table, listed, key = name.rpartition("].")
-    possible = [f"{table}{listed}{one}" for one in MqttListener.model_fields] if listed else []
+    model = MqttBridge if table.startswith("mqtt.bridges") else MqttListener
+    possible = [f"{table}{listed}{one}" for one in model.model_fields] if listed else []
     near = difflib.get_close_matches(name, possible or setting_paths(), n=1, cutoff=0.6)
-    if listed and near and not difflib.get_close_matches(key, MqttListener.model_fields, 1):
+    if listed and near and not difflib.get_close_matches(key, model.model_fields, 1):
         return ""  # only what stands before the key is alike
     return f" (did you mean {near[0]}?)" if near else ""
 

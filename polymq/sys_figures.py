@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,12 +33,14 @@ def make_sys_topics(
     *,
     servers: Callable[[], Iterable[object]],
     interval_seconds: float,
+    bridges: Callable[[], Mapping[str, bool]] = dict,
 ) -> NoSysTopics:
     """`$SYS/broker/...`, one for all MQTT listeners.
 
     Args:
         servers: the MQTT servers that are made.
         interval_seconds: how often values are published at most; 0: there are none.
+        bridges: by name, whether each is connected.
     """
     from polymq.gateways.mqtt.sys_topics import NoSysTopics, SysTopics
 
@@ -49,6 +51,7 @@ def make_sys_topics(
         figures=partial(figures, engine, store, servers),
         connected=lambda: totals(servers())["clients_now"],
         interval_seconds=interval_seconds,
+        bridges=bridges,
     )
 
 

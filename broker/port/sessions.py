@@ -197,6 +197,10 @@ class Session(Protocol):
     def released(self, first_packet_id: int, count: int) -> Position:
         """Inbound PUBRELs. PUBCOMPs wait for the position. Unknown ids are answered too."""
 
+    def release_all(self) -> Position:
+        """The peer has no session any more, so no inbound PUBLISH can be one that was taken before.
+        What comes from now on is acknowledged behind the position. Raises Refused."""
+
     def ready(self) -> None:
         """The transport drained."""
 

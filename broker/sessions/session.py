@@ -431,6 +431,13 @@ class MqttSession(SessionEnd):
             return self.core.journal.write(op if count == 1 else {**op, "n": count})
         return Position(0)
 
+    def release_all(self) -> Position:
+        """See `port.Session`."""
+        if not self.inbound or self.clean:
+            self.inbound.clear()
+            return Position(0)
+        return self.core.journal.write({"op": "in-", "s": self.number, "p": 0})
+
     # --- subscriptions ------------------------------------------------------------------------
 
     def keep(self, subscription: Subscription) -> None:

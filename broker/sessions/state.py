@@ -368,7 +368,10 @@ class SessionState:
         session = self.by_number.get(op["s"])
         if session is None:
             return []
-        session.inbound.difference_update(packet_id_run(op["p"], op.get("n", 1)))
+        if op["p"]:
+            session.inbound.difference_update(packet_id_run(op["p"], op.get("n", 1)))
+        else:  # all: their sender has lost its session
+            session.inbound.clear()
         return [("session", str(session.number))]
 
     # --- snapshot -------------------------------------------------------------------------

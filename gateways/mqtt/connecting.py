@@ -57,6 +57,7 @@ class Connecting(SocketConnection):
         self._core.counts = shared.counted.reasons
         self._session: Session | None = None  # from CONNECT until the connection ends
         self._client_id = ""  # for log lines
+        self._is_bridge = False  # another broker's, and says so
         self._login: Login | None = None  # from CONNECT to CONNACK
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._principal = ""  # who logged in
@@ -164,10 +165,13 @@ class Connecting(SocketConnection):
             self.fast_path.five = True
             self.fast_path.aliases = {}
             self.fast_path.takes_apart = is_translated
+            if packet.is_bridge:
+                self.fast_path.more = self._shared.marker
             alias_max = min(packet.alias_max, self._limits.topic_aliases_out_max)
             if alias_max:
                 self.fast_path.aliases_out = OutgoingAliases(alias_max)
         self._client_id = login.client_id
+        self._is_bridge = packet.is_bridge
         try:
             login.check(self._limits, self._shared.rules)
             self._port.admission.check_connection(login.client_id, packet.user, self.address)

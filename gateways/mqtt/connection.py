@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -319,6 +320,8 @@ class Connection(Connecting):
     def _subscribe(self, packet: Subscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
+        if self._is_bridge:
+            packet = replace(packet, is_bridge=True)
         outcome = yield from subscribe(
             packet, session, self._mapping, self._client_id, self._limits.features
         )

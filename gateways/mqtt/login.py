@@ -87,7 +87,7 @@ class Login:
         if len(self.client_id.encode()) > limits.client_id_bytes_max:
             raise Refused(Reason.BAD_NAME, "the client id is too long")
         if rules.is_foreign(self.client_id):
-            text = "the client id begins with the mount point of another listener"
+            text = "the client id begins as those of another listener or of bridges"
             raise Refused(Reason.BAD_NAME, text)
         features = limits.features
         self._bound_keep_alive(features.keep_alive_seconds_max)

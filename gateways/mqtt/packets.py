@@ -44,6 +44,11 @@ MQTT_5: Final = 5
 
 NEVER: Final = 0xFFFF_FFFF
 """The Session Expiry Interval of a session that does not expire (5.0 part 3.1.2.11.2)."""
+BRIDGE_BIT: Final = 0x80
+"""Of the protocol level of a CONNECT before MQTT 5: the client is a bridge, and does not want to
+get back what it publishes itself. It is mosquitto's, and in no standard."""
+BRIDGE_PROPERTY: Final = "polymq-bridge"
+"""A User Property of CONNECT: the client is a bridge of ours (`loops.py`)."""
 RECEIVE_MAX: Final = 65_535
 """The Receive Maximum of a client that does not say one."""
 
@@ -110,6 +115,8 @@ class Connect:
     method: str | None = None
     """Of enhanced authentication (5.0 part 4.12); None: user and password."""
     data: bytes | None = None
+    is_bridge: bool = False
+    """It has `BRIDGE_BIT`, or in MQTT 5 the User Property `BRIDGE_PROPERTY`."""
 
 
 class Requested(NamedTuple):
@@ -132,6 +139,9 @@ class Subscribe:
     level: int = MQTT_3_1_1
     identifier: int = 0
     """The Subscription Identifier of all its filters; 0: none."""
+    is_bridge: bool = False
+    """Of a client that is a bridge: before MQTT 5 its filters are with No Local and Retain As
+    Published, which it cannot say."""
 
     def filters(self) -> Iterator[Requested]:
         """Topic filters and what is asked for, in the client's order.
@@ -147,7 +157,8 @@ class Subscribe:
             if self.level < MQTT_5:
                 if options > 2:
                     raise malformed("MQTT-3-8.3-4", "a requested QoS is not 0, 1 or 2")
-                yield Requested(pattern, qos)
+                is_own = self.is_bridge and not pattern.startswith("$share/")
+                yield Requested(pattern, qos, is_own, is_own)
                 continue
             if options & 0xC0:
                 raise malformed("MQTT-3.8.3-5", "reserved bits of subscription options are set")
@@ -193,7 +204,16 @@ class Authenticate:
     data: bytes = b""
 
 
-Packet = Connect | Subscribe | Unsubscribe | PingRequest | Disconnect | Authenticate
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A packet that only servers send, as a client gets it (`bridging/`)."""
+
+    kind: PacketType
+    data: bytes
+    """Without the fixed header."""
+
+
+Packet = Connect | Subscribe | Unsubscribe | PingRequest | Disconnect | Authenticate | Answer
 
 # --- fixed header ----------------------------------------------------------------------------
 
@@ -222,7 +242,7 @@ _WILL_RETAIN: Final = 0x20
 _PASSWORD: Final = 0x40
 _USER: Final = 0x80
 
-_DISCONNECT_REASONS: Final = frozenset(
+DISCONNECT_REASONS: Final = frozenset(
     {0x00, 0x04, *range(0x80, 0x84), 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99}
 )
 """What a client may say (5.0 table 3-10)."""
@@ -255,6 +275,9 @@ def _decode_connect(content: Content, _level: int) -> Connect:
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
         )
     level = content.byte()
+    is_bridge = bool(level & BRIDGE_BIT) and level != MQTT_5 | BRIDGE_BIT
+    if is_bridge:
+        level -= BRIDGE_BIT
     if level not in _LEVELS[name]:
         raise RemoteProtocolError(
             "MQTT-3.1.2-2",
@@ -263,14 +286,14 @@ def _decode_connect(content: Content, _level: int) -> Connect:
             answer=encode_connack(MQTT_3_1_1, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION),
         )
     try:
-        return _decode_connect_fields(content, level)
+        return _decode_connect_fields(content, level, is_bridge=is_bridge)
     except RemoteProtocolError as error:
         if level == MQTT_5 and not error.answer:
             error.answer = encode_connack(level, error.reason)
         raise
 
 
-def _decode_connect_fields(content: Content, level: int) -> Connect:
+def _decode_connect_fields(content: Content, level: int, *, is_bridge: bool) -> Connect:
     flags = content.byte()
     _check_connect_flags(flags, level)
     keep_alive_seconds = content.number(2)
@@ -314,6 +337,8 @@ def _decode_connect_fields(content: Content, level: int) -> Connect:
         wants_response_information=bool(values.get(Property.REQUEST_RESPONSE_INFORMATION, 0)),
         method=method,
         data=data,
+        is_bridge=is_bridge
+        or any(name == BRIDGE_PROPERTY for name, _ in values.get(Property.USER_PROPERTY, ())),
     )
 
 
@@ -372,7 +397,7 @@ def _decode_disconnect(content: Content, level: int) -> Disconnect:
     if level < MQTT_5 or not content.left:
         return Disconnect()
     reason = content.byte()
-    if reason not in _DISCONNECT_REASONS:
+    if reason not in DISCONNECT_REASONS:
         raise RemoteProtocolError(
             "MQTT-3.14.2-1", f"DISCONNECT with reason code {reason:#04x}, which is none of a client"
         )

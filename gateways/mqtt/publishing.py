@@ -23,7 +23,8 @@ from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
 from polymq.gateways.mqtt.delays import delay_ms
 from polymq.gateways.mqtt.explaining import REFUSALS_EXPLAINED, TEXTS, Explainer
 from polymq.gateways.mqtt.kernels import codes
-from polymq.gateways.mqtt.kernels.frames import encode_acks
+from polymq.gateways.mqtt.kernels.frames import encode_acks, refuse_payloads
+from polymq.gateways.mqtt.loops import mark_looped, unmark_looped
 from polymq.gateways.mqtt.mapping import PUBLISH_REASONS, is_ignored
 from polymq.gateways.mqtt.packets import PacketType, encode_acknowledgement
 from polymq.gateways.mqtt.reason_codes import ReasonCode
@@ -90,7 +91,7 @@ class Publishing:
         stored = Position(0)
         for start, end, is_refused in _stretches(batch, first, last):
             if is_refused:
-                self._refused_payloads(batch, start, end)
+                self._marked(batch, start, end)
                 continue
             try:
                 stored = self.publish_special(template, batch, start, end, topic)
@@ -135,6 +136,17 @@ class Publishing:
 
     # --- refusing ---------------------------------------------------------------------------
 
+    def refuses(self, batch: Batch, first: int, last: int) -> bool:
+        """Mark those of a run that are not to be stored: for their payload, or because they have
+        been here before. Returns whether there are any. It is asked about runs with properties,
+        where one of the two is looked at (`SharedPaths.checks_payloads`)."""
+        shared, found = self._shared, 0
+        if shared.limits.features.payload_format_checked:
+            found += refuse_payloads(batch, first, last)
+        if shared.marker:
+            found += mark_looped(batch, first, last, shared.marker)
+        return found > 0
+
     def refused(self, error: Refused, topic: bytes, batch: Batch, first: int, last: int) -> bool:
         """Publishes [first, last) of the batch, a run, were not stored. Raises the error again
         where the connection has to be closed for it.
@@ -159,6 +171,13 @@ class Publishing:
                 batch.rows[at] |= bits
             path.shared.refusals.append((first, last, code, error.text))
         return qos > 0
+
+    def _marked(self, batch: Batch, first: int, last: int) -> None:
+        """Publishes [first, last) are marked by `refuses`."""
+        self._shared.counted.publishes_looped += unmark_looped(batch, first, last)
+        for start, end, is_refused in _stretches(batch, first, last):
+            if is_refused:
+                self._refused_payloads(batch, start, end)
 
     def _refused_payloads(self, batch: Batch, first: int, last: int) -> None:
         """Publishes [first, last) are not the text that they are said to be."""

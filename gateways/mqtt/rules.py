@@ -12,6 +12,8 @@ from polymq.net.connection import SocketConnection
 UserOf = Callable[[SocketConnection], str | None]
 """The user that a connection proves to be without a password, for example by its certificate; None:
 it proves nothing, and logs in with a password. Raises Refused: what it has names no user."""
+BRIDGE_PREFIX: Final = "$bridge/"
+"""Of the client ids of the server's own bridges (`bridging/`): no client may have one."""
 LEVELS: Final = frozenset({MQTT_3_1, MQTT_3_1_1, MQTT_5})
 
 
@@ -33,8 +35,8 @@ class Rules:
 
     def is_foreign(self, client_id: str) -> bool:
         """Whether a session with this id, mount point included, would be one of another mount
-        point: of one below this one."""
-        return any(
+        point, of one below this one, or of a bridge."""
+        return client_id.startswith(BRIDGE_PREFIX) or any(
             client_id.startswith(other)
             for other in self.other_mount_points
             if len(other) > len(self.mount_point)

@@ -143,6 +143,10 @@ class Server:
                 connection.abort()
             await self._listener.wait_empty(self._shared.limits.close_seconds_max)
 
+    def drop_looped(self, marker: bytes) -> None:
+        """See `Shared`: there are bridges at this server."""
+        self._shared.drop_looped(marker)
+
     @property
     def connection_count(self) -> int:
         """Sockets that are open now."""

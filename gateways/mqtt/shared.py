@@ -40,6 +40,8 @@ class Counters:
     """Dropped at QoS 0; otherwise answered with a reason code, or by closing before MQTT 5."""
     publishes_too_large: int = 0
     """Not sent, because their receivers' clients do not take packets of that size."""
+    publishes_looped: int = 0
+    """Acknowledged and dropped, because they have been at this broker before."""
     publishes_ignored: int = 0
     """To `$SYS/...`: acknowledged and dropped, wills included."""
     filters_refused: int = 0
@@ -76,6 +78,8 @@ class Shared:
     """What each client is subscribed to when it connects."""
     once_position: Position = NOWHERE
     """Where the last QoS 2 message of any connection was stored."""
+    marker: bytes = b""
+    """Of messages that have been at this broker (`loops.py`); empty: there are no bridges."""
     uploads: Uploads = field(init=False)
     """What is here of their packets that are not whole."""
     paths: SharedPaths = field(init=False)
@@ -88,6 +92,12 @@ class Shared:
         self.paths = SharedPaths(self.port, self.counted, self.limits)
         self.batch_path = BatchPath(self.paths, self.inbox)
         self.paths.batch_path = self.batch_path
+
+    def drop_looped(self, marker: bytes) -> None:
+        """From now on, drop what comes in with this marker, and give it to what is sent to
+        bridges."""
+        self.marker = marker
+        self.paths.checks_payloads = True
 
     @property
     def counters(self) -> Counters:

@@ -40,9 +40,8 @@ from polymq.net.connection import Context
 FRAMES_MAX: Final = 256
 """Packets that are kept for further receivers. Receivers that lag, and subscription identifiers,
 need some of their own."""
-TOPICS: Final = tuple(tuple(f"{PREFIX}{name}".split("/")) for name in NAMES)
-"""The levels of each topic."""
-_FIELDS: Final = tuple(encode_field(f"{PREFIX}{name}".encode()) for name in NAMES)
+BRIDGE_STATE: Final = "connection/{}/state"
+"""The name of the topic that says whether a bridge is connected, as mosquitto has it."""
 _PUBLISH: Final = 0x30
 
 
@@ -139,6 +138,7 @@ class SysTopics(NoSysTopics):
         figures: collects the figures in steps; every step is short.
         connected: how many clients are connected now.
         interval_seconds: how often the values are made, at most.
+        bridges: by name, whether each bridge is connected; the names stay the same.
     """
 
     def __init__(
@@ -148,16 +148,21 @@ class SysTopics(NoSysTopics):
         figures: Callable[[], Generator[None, None, Figures]],
         connected: Callable[[], int],
         interval_seconds: float,
+        bridges: Callable[[], Mapping[str, bool]] = dict,
     ) -> None:
         self._context = context
+        self._bridges = bridges
+        names = [*NAMES, *(BRIDGE_STATE.format(name) for name in bridges())]
+        self._topics = [tuple(f"{PREFIX}{name}".split("/")) for name in names]
+        self._fields = [encode_field(f"{PREFIX}{name}".encode()) for name in names]
         self._figures = figures
         self._connected = connected
         self._interval = interval_seconds
         self._begun = context.now()
         self._means = Means()
         self._clients_max = 0
-        self._bodies = [b""] * len(TOPICS)
-        self._versions = [0] * len(TOPICS)  # the round in which each value changed last
+        self._bodies = [b""] * len(names)
+        self._versions = [0] * len(names)  # the round in which each value changed last
         self._round = 0
         self._due = self._begun
         self._filters: dict[Address, _Filter] = {}
@@ -187,7 +192,7 @@ class SysTopics(NoSysTopics):
         """See `NoSysTopics`."""
         found = self._filters.get(address)
         if found is None:
-            matched = tuple(i for i, topic in enumerate(TOPICS) if _matches(address, topic))
+            matched = tuple(i for i, topic in enumerate(self._topics) if _matches(address, topic))
             if not matched:
                 return
             found = self._filters[address] = _Filter(matched)
@@ -282,7 +287,8 @@ class SysTopics(NoSysTopics):
         self._frames.clear()
         means = self._means.take(figures, now - self._begun)
         found = texts(figures, means, uptime=now - self._begun, clients_max=self._clients_max)
-        for index, text in enumerate(found.values()):
+        states = [str(int(connected)) for connected in self._bridges().values()]
+        for index, text in enumerate([*found.values(), *states]):
             body = text.encode()
             if body != self._bodies[index]:
                 self._bodies[index] = body
@@ -331,7 +337,7 @@ class SysTopics(NoSysTopics):
             packets = []
             for topic in self._filters[address].matched:
                 if self._versions[topic] > seen:
-                    content = _FIELDS[topic] + more + self._bodies[topic]
+                    content = self._fields[topic] + more + self._bodies[topic]
                     packet = first_byte + encode_length(len(content)) + content
                     if len(packet) <= size_max:  # [MQTT-3.1.2-24]
                         packets.append(packet)

@@ -251,6 +251,24 @@ def test_a_run_of_qos_2_messages_is_taken_once(broker: Broker, way: str) -> None
     assert queue.index.end_offset == 5
 
 
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_inbound_packet_ids_begin_anew(tmp_path: Path, way: str) -> None:
+    """The peer has lost its session: no packet id is a duplicate, after a restart too."""
+    broker = Broker(tmp_path / "data")
+    session, _ = connect(broker, "c")
+    template = broker.template("a", qos=2)
+    for packet in (1, 7, 65_535):
+        broker.port.sessions.publish_once(template, batch_of(b"x"), 0, 1, session, (packet,))
+    session.release_all()
+    broker.port.sessions.publish_once(template, batch_of(b"x"), 0, 1, session, (7,))
+    broker.step(1.0)
+    for _ in range(2):
+        assert [packet for packet in (1, 7, 65_535) if session.is_duplicate(packet)] == [7]
+        start_again(broker, way)
+        session, _ = connect(broker, "c")
+    broker.stop()
+
+
 @pytest.mark.parametrize("delay_ms", [0, 5000])
 @pytest.mark.parametrize("way", ["stop", "kill"])
 def test_a_qos_2_message_keeps_its_own_property_where_readers_look(

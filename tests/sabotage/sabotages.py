@@ -10,6 +10,7 @@ from tests.sabotage.of_crashes import OF_CRASHES
 from tests.sabotage.of_mqtt_5 import OF_MQTT_5
 from tests.sabotage.of_mqtt_extras import OF_MQTT_EXTRAS
 from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
+from tests.sabotage.of_the_bridges import OF_THE_BRIDGES
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
@@ -37,6 +38,7 @@ from tests.sabotage.of_the_websockets import OF_THE_WEBSOCKETS
 
 SABOTAGES = (
     *OF_THE_STORE,
+    *OF_THE_BRIDGES,
     *OF_THE_SHORTAGES,
     *OF_THE_STARTS,
     *OF_CRASHES,

@@ -35,7 +35,7 @@ from polymq.gateways.mqtt.kernels.codes import (
     FLAGS_PLAIN,
     TYPE_PUBACK,
 )
-from polymq.gateways.mqtt.kernels.frames import encode_acks, parse, refuse_payloads
+from polymq.gateways.mqtt.kernels.frames import encode_acks, parse
 from polymq.gateways.mqtt.mapping import template_key
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class BatchPath:
                 if (
                     shared.checks_payloads
                     and flags & FLAG_PROPERTIES
-                    and refuse_payloads(batch, first, last)
+                    and publishing.refuses(batch, first, last)
                 ):
                     stored = publishing.publish_sound(template, batch, first, last, topic)
                 elif flags & EXACTLY_ONCE or topic[0] == DOLLAR:

@@ -51,7 +51,7 @@ cdef class SharedPaths:
     cdef public long long pubacks_sent
     cdef public long long pubrecs_sent
     cdef public list refusals
-    cdef readonly bint checks_payloads
+    cdef public bint checks_payloads
     cdef fill_row(self, PacketReader packet)
 
 
@@ -74,7 +74,8 @@ cdef class FastPath(Shortcut):
     cdef object last_template
     cdef object last_class
     cdef bint last_in_sync
-    cdef object last_meta
+    cdef public object last_meta
+    cdef public bytes more
     cdef bytes last_topic
     cdef public bint asks_always
     cdef public bint leaving

@@ -259,6 +259,9 @@ class FastPath(Shortcut):
         """Those that the server gives to topics, where the client takes them."""
         self.sent_bytes_max = PACKET_MAX
         """The largest packet that the client takes."""
+        self.more = b""
+        """Properties that all PUBLISH packets of MQTT 5 get beside their own: the same for all
+        connections of the listener that have any."""
         self.asks_always = False
         """The client's own port counts what it publishes, and has to be asked after each read."""
         self.leaving = False
@@ -283,7 +286,7 @@ class FastPath(Shortcut):
         self.last_in_sync = False
         """Whether that is more than this broker."""
         self.last_meta: RunMeta | None = None
-        """Of the last delivery, and its topic as PUBLISH has it."""
+        """Of the last delivery, and its topic as PUBLISH has it. None: the mapping has changed."""
         self.last_topic = b""
 
     def log_in(self, port: BrokerPort, mapping: TopicMapping) -> None:
@@ -509,8 +512,10 @@ class FastPath(Shortcut):
     ) -> bytes:
         """The packets of a run for a client that speaks MQTT 5."""
         key = self.mapping.encoded_keys_5[first_byte & 1]
+        if self.more:
+            key += " more"
         is_shared = not (first_byte & 0x06 or identifier or self.sent_bytes_max != PACKET_MAX)
-        more = subscription_property(identifier)
+        more = self.more + subscription_property(identifier)
         aliases = self.aliases_out
         offered = 0
         head = again = topic

@@ -178,6 +178,11 @@ class SpySession:
         self.inbound -= {*packet_ids}
         return self.port.append()
 
+    def release_all(self) -> Position:
+        self.calls.append(("release_all",))
+        self.inbound.clear()
+        return self.port.append()
+
     def ready(self) -> None:
         self.calls.append(("ready",))
 
@@ -412,8 +417,8 @@ class SpyPort(spy_port.SpyPort):
         principal: str,
         inflight_max: int | None = None,
     ) -> SpySession:
-        assert inflight_max
-        self.inflight_max = inflight_max
+        assert inflight_max is None or inflight_max > 0
+        self.inflight_max = inflight_max or 0
         if self.refused_connect is not None:
             raise self.refused_connect
         assert principal

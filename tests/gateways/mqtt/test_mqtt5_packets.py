@@ -261,7 +261,7 @@ def test_connect_flags_that_are_none(flags: int) -> None:
     assert reason_of(PacketType.CONNECT, connect(flags=flags, rest=rest)) is MALFORMED
 
 
-@pytest.mark.parametrize("level", [0, 2, 3, 6, 99, 0x84])
+@pytest.mark.parametrize("level", [0, 2, 3, 6, 99, 0x82, 0x85])
 def test_levels_that_are_not_supported(level: int) -> None:
     """CONNACK 1, as all versions before had it [MQTT-3.1.2-2] (3.1.1)."""
     with pytest.raises(RemoteProtocolError) as found:

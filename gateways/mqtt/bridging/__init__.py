@@ -1,0 +1,1 @@
+"""Bridges: the server as a client of other MQTT brokers."""
