@@ -560,6 +560,31 @@ def test_users_on_both_sides(start_server: StartServer, tmp_path: Path) -> None:
     assert metric(server, "dropped", "local") == 1
 
 
+@pytest.mark.slow
+def test_a_bridge_that_is_switched_off_or_removed(start_server: StartServer) -> None:
+    """Switched off, it does not connect, and messages go on waiting. Removed, its session ends at
+    the next start, so that nothing is stored for it for ever."""
+    with contextlib.closing(Remote(b"")) as remote:
+        options = bridge(remote.port, enabled=False)
+        server = bridged(start_server, options)
+        for count in (1, 2):
+            with RawClient.connected(server.mqtt_port, "writer") as writer:
+                publish_all(writer, "x/1", [b"waits"], 1)
+            assert metric(server, "waiting_messages", '"up"') == count
+            assert server.terminate() == 0
+            server.start()
+        assert remote.connects == []
+        assert server.terminate() == 0
+        server.configure(**{"mqtt.bridges": "[]"})
+        server.start()
+        assert "the session of a bridge has ended" in server.log_path.read_text()
+        assert server.terminate() == 0
+        server.configure(**{"mqtt.bridges": json.dumps([options])})
+        server.start()
+        assert metric(server, "connected", '"up"') == 0
+        assert metric(server, "waiting_messages", '"up"') == 0
+
+
 def secret(directory: Path, text: str) -> str:
     path = directory / "password"
     path.write_text(text + "\n")
