@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from pydantic import ValidationError
+
 from polymq.bridge_settings import BridgeTopic, MqttBridge
 from polymq.mosquitto_conf import DEFAULT_PORT, BadValue, Bridge, Given, Kind, Line, Remark
 from polymq.mosquitto_listeners import (
@@ -86,9 +88,9 @@ class _Bridge:
         table = ConvertedTable(settings, self._line.where)
         try:
             MqttBridge.model_validate({name: one.value for name, one in settings.items()})
-        except ValueError as error:
-            text = str(error).splitlines()[2].strip() if "\n" in str(error) else str(error)
-            raise NotConverted(self._line, text.partition(" [type=")[0]) from error
+        except ValidationError as error:
+            text = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise NotConverted(self._line, text) from error
         return table
 
     def _given(self, line: Line) -> Given:
