@@ -34,6 +34,7 @@ from interop_tests.listener_clients import connected, refusal
 from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.mqtt_wire import puback, pubcomp, publish, pubrec, pubrel, subscribe
 from interop_tests.people import PASSWORD, Admin
+from interop_tests.replica_kills import Pair
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 SECONDS = 20.0
@@ -583,6 +584,28 @@ def test_a_bridge_that_is_switched_off_or_removed(start_server: StartServer) -> 
         server.start()
         assert metric(server, "connected", '"up"') == 0
         assert metric(server, "waiting_messages", '"up"') == 0
+
+
+@pytest.mark.slow
+def test_a_bridge_of_two_brokers(start_server: StartServer, tmp_path: Path) -> None:
+    """The leader alone is connected. When it is lost, the promoted follower sends what waited."""
+    remote = start_server()
+    with RawClient.connected(remote.mqtt_port, "reader", clean=False) as reader:
+        reader.subscribe(("q/#", 2))
+    options = bridge(remote.mqtt_port, {"pattern": "q/#", "qos": 2})
+    with contextlib.closing(Pair(tmp_path, {"mqtt.bridges": json.dumps([options])})) as pair:
+        pair.start()
+        wait_for(lambda: is_up(pair.leader), "the bridge")
+        assert remote.terminate() == 0
+        with RawClient.connected(pair.leader.mqtt_port, "writer") as writer:
+            publish_all(writer, "q/1", numbers(0, 100), 2)
+        assert metric(pair.follower, "connected", '"up"') == 0
+        assert metric(pair.follower, "failures", '"up"') == 0
+        pair.kill("master")
+        remote.start()
+        with RawClient.connected(remote.mqtt_port, "reader", clean=False, present=True) as reader:
+            assert [found.body for found in reader.acknowledge(100)] == numbers(0, 100)
+            reader.expect_nothing_before_ping()
 
 
 def secret(directory: Path, text: str) -> str:
