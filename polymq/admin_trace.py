@@ -27,7 +27,8 @@ from polymq.broker.accounts.bans import parse_network
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import ConnectedClient
-from polymq.gateways.mqtt.packet_lines import PAYLOAD_MAX, PacketLines, matches
+from polymq.gateways.mqtt.packet_lines import PAYLOAD_MAX, PacketLines
+from polymq.gateways.mqtt.topic_filters import matches
 from polymq.mqtt_names import MqttNames
 
 TRACES_MAX: Final = 8
@@ -149,7 +150,7 @@ class _Wanted:
         """Whether a packet is shown."""
         if self.pattern is None:
             return True
-        return line["packet"] == "PUBLISH" and matches(self.pattern, line["topic"])
+        return line["packet"] == "PUBLISH" and matches(self.pattern, line["topic"].split("/"))
 
 
 class _Trace:

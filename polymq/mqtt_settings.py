@@ -10,7 +10,8 @@ from pydantic import AfterValidator, Field, model_validator
 from polymq.bridge_settings import MqttBridge, check_bridges
 from polymq.broker.errors import Refused
 from polymq.broker.names import check_characters, is_own_topic
-from polymq.gateways.mqtt.rewriting import RULES_MAX, SUBSCRIPTIONS_MAX, check_filter, check_rule
+from polymq.gateways.mqtt.rewriting import RULES_MAX, SUBSCRIPTIONS_MAX, check_rule
+from polymq.gateways.mqtt.topic_filters import check_filter
 from polymq.listener_settings import MqttListener, UserFrom, check_listeners
 from polymq.setting_kinds import (
     ListenerSettings,

@@ -261,16 +261,3 @@ def _alias(properties: bytes) -> int | None:
         else:
             return None
     return None
-
-
-def matches(pattern: list[str], topic: str) -> bool:
-    """Whether a topic name matches the levels of a topic filter (3.1.1 part 4.7)."""
-    if topic.startswith("$") and pattern[0] in ("+", "#"):
-        return False
-    levels = topic.split("/")
-    for at, level in enumerate(pattern):
-        if level == "#":
-            return True
-        if at >= len(levels) or level not in ("+", levels[at]):
-            return False
-    return len(levels) == len(pattern)

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from polymq.gateways.mqtt.topic_filters import check_filter
+
 Action = Literal["publish", "subscribe", "all"]
 RULES_MAX: Final = 64
 """Rules of a server: all of them may be compared with each new name."""
@@ -62,18 +64,6 @@ def check_rule(source: str, destination: str) -> None:
     for found in _CAPTURE.finditer(destination):
         if found[1] and not 1 <= int(found[1]) <= captured:
             raise ValueError(f"${found[1]} is none of the {captured} wildcards of the source")
-
-
-def check_filter(name: str) -> None:
-    """Whether this is a topic filter. Raises ValueError."""
-    levels = name.split("/")
-    if not name or "\0" in name or len(name.encode()) > 65_535:
-        raise ValueError("a topic filter has 1 to 65,535 bytes, and no U+0000")
-    for index, level in enumerate(levels):
-        if level not in ("+", "#") and any(wildcard in level for wildcard in "+#"):
-            raise ValueError("a wildcard in a topic filter is a level of its own")
-        if level == "#" and index < len(levels) - 1:
-            raise ValueError("# in a topic filter is the last level")
 
 
 def fill_in(text: str, captured: Sequence[str], client_id: str, user: str) -> str | None:

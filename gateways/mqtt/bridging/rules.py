@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from polymq.gateways.mqtt.rewriting import check_filter
+from polymq.gateways.mqtt.topic_filters import MULTI, SINGLE, check_filter, matches
 
 Direction = Literal["out", "in", "both"]
 RULES_MAX: Final = 64
 """Rules of one bridge: a new topic name may be compared with all of them."""
-MULTI: Final = "#"
-SINGLE: Final = "+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,19 +107,6 @@ def _check_rule(rule: BridgeRule) -> None:
         raise ValueError(f"{rule.remote_filter!r}: topics that begin with $ are the remote's own")
     if rule.remote_filter.startswith("$share/"):
         raise ValueError(f"{rule.remote_filter!r}: a bridge has no shared subscriptions")
-
-
-def matches(pattern: Sequence[str], levels: Sequence[str]) -> bool:
-    """Whether a topic filter matches a topic name, both split into levels [MQTT-4.7.1-2],
-    [MQTT-4.7.2-1]."""
-    if levels[0].startswith("$") and pattern[0] in (SINGLE, MULTI):
-        return False
-    for index, level in enumerate(pattern):
-        if level == MULTI:
-            return True
-        if index >= len(levels) or level not in (SINGLE, levels[index]):
-            return False
-    return len(pattern) == len(levels)
 
 
 def rule_of(name: str, filters: Sequence[tuple[Sequence[str], BridgeRule]]) -> BridgeRule | None:

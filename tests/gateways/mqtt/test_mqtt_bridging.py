@@ -32,7 +32,7 @@ from polymq.gateways.mqtt.bridging.packets import (
     encode_subscribe,
     encode_unsubscribe,
 )
-from polymq.gateways.mqtt.bridging.rules import BridgeRule, check_rules, matches
+from polymq.gateways.mqtt.bridging.rules import BridgeRule, check_rules
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.kernels.frames import parse
 from polymq.gateways.mqtt.limits import Limits
@@ -53,6 +53,7 @@ from polymq.gateways.mqtt.packets import (
 from polymq.gateways.mqtt.protocol import NEED_DATA, PUBLISHES, Inbox, State
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
+from polymq.gateways.mqtt.topic_filters import matches
 from polymq.net.connection import Context
 from polymq.net.turns import Turns
 from tests.gateways.mqtt.mqtt_harness import Broker, ManualLoop, MemoryTransport, SpyPort, make_run
