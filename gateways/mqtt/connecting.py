@@ -329,9 +329,13 @@ class Connecting(SocketConnection):
         self._forget_early()
         if self._core.state not in (State.ACCEPTING, State.AUTHENTICATING):
             return  # it did not wait
+        if isinstance(principal, Refused):
+            reason = login.reason_of(principal)
+            if principal.reason is Reason.LIMIT:  # it was not checked, and may be right
+                reason = ReasonCode.SERVER_BUSY
+            self._refuse(reason, principal.text)
+            return
         try:
-            if isinstance(principal, Refused):
-                raise principal
             session = self._log_in(login, principal)
         except Refused as error:
             self._refuse(login.reason_of(error), error.text)

@@ -233,7 +233,7 @@ def test_too_many_are_asked_to_come_again() -> None:
     peer = broker.peer(None)
     peer.send(first(b"too many"))
     ((kind, reason),) = reads(peer)
-    assert (kind, reason) == (Kind.CONNACK, 0x97)
+    assert (kind, reason) == (Kind.CONNACK, 0x89)
 
 
 def test_an_empty_first_message_is_asked_for_once() -> None:
