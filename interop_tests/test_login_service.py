@@ -131,9 +131,9 @@ def test_amqp(server: Server, service: Service) -> None:
     assert service.asked[0]["protocol"] == "amqp"
     channel = connection.channel()
     channel.confirm_delivery()
-    channel.basic_publish("a", "x", b"1")
+    channel.basic_publish("amq.topic", "a.x", b"1")
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
-        channel.basic_publish("b", "x", b"2")
+        channel.basic_publish("amq.topic", "b.x", b"2")
     connection.close()
     service.reply = lambda _value: DENY
     with pytest.raises(pika.exceptions.ProbableAuthenticationError, match="403"):
