@@ -66,7 +66,8 @@ class MqttBridge(Section):
     protocol_version: Literal["auto", "5", "3.1.1"] = "auto"
     """The version of MQTT. auto: MQTT 5, and 3.1.1 if the remote broker refuses it."""
     keep_alive_seconds: Annotated[int, Field(ge=5, le=65_535)] = 60
-    """The keep alive. A remote broker that sends nothing for about this time is given up."""
+    """The keep alive. A remote broker that sends nothing for one and a half times this is given
+    up."""
     clean_start: bool = False
     """Whether the remote broker forgets the bridge when it disconnects. If false, it keeps messages
     for the bridge meanwhile. What waits here waits in any case."""

@@ -56,6 +56,8 @@ EXACTLY_ONCE: Final = 2
 INFLIGHT_OF_3: Final = 20
 """Messages in flight before MQTT 5, if QoS 2 is among them: mosquitto closes a connection with
 more."""
+SHOWN_BYTES: Final = 100
+"""Of a topic name in a log line."""
 SAME_SECONDS: Final = 60.0
 """How often the same failure is logged."""
 REFUSED_VERSIONS: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION})
@@ -407,7 +409,8 @@ class Bridge:
     def dropped(self, count: int, topic: bytes, text: str) -> None:
         """Messages that came in were not stored, and will not come again."""
         self.counters.dropped += count
-        self._note("dropped", f"messages that came in are dropped, such as to {topic!r}: {text}")
+        shown = topic[:SHOWN_BYTES]
+        self._note("dropped", f"messages that came in are dropped, such as to {shown!r}: {text}")
 
     def not_taken(self, count: int, reason: int) -> None:
         """The remote broker acknowledged messages with an error."""
@@ -454,6 +457,8 @@ class Bridge:
             return failure, 0.0
         failure = await self._connect()
         lasted = self._lasted()
+        if lasted:
+            self._level = 0  # the remote broker may know more when it is back
         if not self._has_ended():
             failure = self._attach_holder() or failure
         return failure or Failure("closed", "the connection ended"), lasted

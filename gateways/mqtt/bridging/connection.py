@@ -165,6 +165,7 @@ class BridgeConnection(Connection):
             turns=shared.context.turns,
         )
         self._pinged_at: float | None = None
+        self._asked = False  # SUBSCRIBE was sent, and SUBACK did not come
         self._failure: Failure | None = None
         self._is_over = False
 
@@ -185,6 +186,9 @@ class BridgeConnection(Connection):
         pinged_at = self._pinged_at
         if pinged_at is not None and self.heard_at < pinged_at and self._flow.is_reading:
             self._fail("no_answer", f"it has sent nothing for {now - self.heard_at:.0f} s")
+            return None
+        if self._asked:
+            self._fail("no_answer", "it did not answer SUBSCRIBE")
             return None
         self._pinged_at = now
         self.write(PING_REQUEST)
@@ -321,6 +325,7 @@ class BridgeConnection(Connection):
             self.write(encode_unsubscribe(level, UNSUBSCRIBE_ID, stale))
         if bridge.requests:
             self.write(encode_subscribe(level, SUBSCRIBE_ID, bridge.requests))
+            self._asked = True
         bridge.store_filters()
         if self._greeting.state_topic and self.fast_path.takes_retain:
             self.write(encode_state(level, self._greeting.state_topic, b"1"))
@@ -336,6 +341,7 @@ class BridgeConnection(Connection):
         self.leave_if_done()
 
     def _subscribed_there(self, granted: bytes) -> None:
+        self._asked = False
         for request, code in zip(self._bridge.requests, granted, strict=False):
             if code >= ERROR:
                 self._bridge.not_granted(request.pattern, code)

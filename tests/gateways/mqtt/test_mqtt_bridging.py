@@ -494,12 +494,16 @@ def test_older_versions_after_a_refusal() -> None:
 
 
 def test_silence() -> None:
-    """No CONNACK, and then no answer to a ping, end the connection."""
+    """No CONNACK, then no SUBACK, and then no answer to a ping, end the connection."""
     remote = Remote(connect_seconds=10, keep_alive_seconds=40)
     remote.loop.advance(12)
     assert remote.failures[-1] == Failure("no_answer", "it did not answer CONNECT within 10 s")
     remote.connect()
     remote.send(CONNACK_5)
+    remote.loop.advance(31)
+    assert remote.failures[-1] == Failure("no_answer", "it did not answer SUBSCRIBE")
+    remote.connect()
+    remote.send(CONNACK_5, b"\x90\x05\xff\xff\0\2\0")
     remote.receive()
     for _ in range(3):
         remote.loop.advance(31)
