@@ -108,9 +108,8 @@ class Sides:
             self._process = subprocess.Popen(
                 [MOSQUITTO, "-v", "-c", str(file)], stdout=log, stderr=log
             )
-        where = self.mosquitto.at[0]
         deadline = time.monotonic() + SECONDS
-        while not _is_open(where):
+        while not all(map(_is_open, self.mosquitto.at[:-1])):
             assert time.monotonic() < deadline
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.05)

@@ -80,7 +80,7 @@ def _included(directory: str) -> Sequence[tuple[str, str]]:
 
 def _write(text: str, output: Path | None, *, overwrite: bool) -> None:
     if output is None:
-        click.echo(text, nl=False)
+        echo(text.removesuffix("\n"))
         return
     try:
         with output.open("w" if overwrite else "x", encoding="utf-8") as file:

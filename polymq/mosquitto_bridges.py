@@ -137,15 +137,15 @@ class _Bridge:
 
     def _address(self) -> Iterator[tuple[str, Setting]]:
         line = self._single.get("address")
-        words = [] if line is None else line.rest.split()
-        if line is None or not words:
+        parts = [] if line is None else line.rest.split()
+        if line is None or not parts:
             raise NotConverted(line or self._line, "it has no address")
-        host, colon, port = words[0].rpartition(":")
+        host, colon, port = parts[0].rpartition(":")
         if not colon or not port.isdecimal():
-            host, port = words[0], str(DEFAULT_PORT)
-        if len(words) > 1:
-            others = " ".join(words[1:])
-            text = f"only {words[0]} is used, and not {others}: a bridge has one remote broker"
+            host, port = parts[0], str(DEFAULT_PORT)
+        if len(parts) > 1:
+            others = " ".join(parts[1:])
+            text = f"only {parts[0]} is used, and not {others}: a bridge has one remote broker"
             self._report.missing(line, text)
         yield "host", self._setting("address", host.strip("[]"))
         yield "port", Setting(int(port), line.where)
@@ -256,13 +256,13 @@ class _Bridge:
 
 
 def _topic(rest: str) -> BridgeTopic:
-    """An entry from `pattern [[[out|in|both] qos] local-prefix remote-prefix]`; more words are
+    """An entry from `pattern [[[out|in|both] qos] local-prefix remote-prefix]`; more parts are
     ignored. Raises BadValue."""
-    words = rest.split()
-    if not words:
+    parts = rest.split()
+    if not parts:
         raise BadValue("there is no value")
     defaults = ("", "out", "0", "", "")
-    pattern, direction, qos, local, remote = (*words[:5], *defaults[len(words) :])
+    pattern, direction, qos, local, remote = (*parts[:5], *defaults[len(parts) :])
     if direction not in DIRECTIONS:
         raise BadValue(f"{direction!r} is none of {', '.join(DIRECTIONS)}")
     if qos not in ("0", "1", "2"):

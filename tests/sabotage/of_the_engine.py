@@ -404,7 +404,7 @@ FOLDS = (
         name="qos-2-id-freed-early",
         why="a message that is sent again after a crash is stored twice",
         path="broker/sessions/state.py",
-        old="            self.took_inbound(int(number, 16), int(packet, 16))\n",
+        old="            self.took_inbound(int(number, 16), (int(packet, 16),))\n",
         new="            pass\n",
         tests=(SESSIONS,),
     ),

@@ -158,8 +158,8 @@ OF_THE_STARTS = (
         name="hangup-ends-a-start",
         why="a SIGHUP in the first moments ends the server without a line",
         path="polymq/__main__.py",
-        old="        signal.signal(signal.SIGHUP, signal.SIG_IGN)\n    from",
-        new="        pass\n    from",
+        old="        signal.signal(signal.SIGHUP, signal.SIG_IGN)\n",
+        new="        pass\n",
         tests=("tests/polymq/test_first_moments.py",),
     ),
     Sabotage(

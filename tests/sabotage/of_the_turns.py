@@ -27,8 +27,8 @@ OF_THE_TURNS = (
         why="thousands of PUBRELs in one read are records that are written while others wait",
         path="gateways/mqtt/kernels/batch_path.py",
         pure=True,
-        old="                room -= RECORD_COST * acks[at + 2]\n",
-        new="                room -= 1\n",
+        old="            else:\n                room -= RECORD_COST\n",
+        new="            else:\n                room -= 1\n",
         tests=(MQTT_TURNS,),
     ),
     Sabotage(

@@ -400,7 +400,7 @@ OF_THE_USERS = (
         name="queue-read-by-its-name",
         why="who may read a queue's name reads what somebody bound to it",
         path="broker/admission/permitted_amqp.py",
-        old="        for address in filters:\n            self._principal.check_filter(address)\n",
+        old="        for address in filters:\n            principal.check_filter(address)\n",
         new="",
         tests=_PERMITTED,
     ),
