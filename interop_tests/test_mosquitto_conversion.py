@@ -108,12 +108,17 @@ class Sides:
             self._process = subprocess.Popen(
                 [MOSQUITTO, "-v", "-c", str(file)], stdout=log, stderr=log
             )
+        self.wait_for(self.mosquitto.at[0])
+
+    def wait_for(self, where: int | str) -> None:
+        """Until mosquitto has opened this listener."""
+        assert self._process is not None
         deadline = time.monotonic() + SECONDS
-        while not all(map(_is_open, self.mosquitto.at[:-1])):
+        while not _is_open(where):
             assert time.monotonic() < deadline
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.05)
-            assert self._process.poll() is None, log.name
+            assert self._process.poll() is None, "mosquitto has ended"
 
     def _run_steps(self, text: str) -> None:
         """What the file says is left to do, with a name in the place of NAME."""
@@ -291,6 +296,7 @@ def test_a_websocket(sides: Sides) -> None:
         "listener {1} 127.0.0.1\nprotocol websockets\n"
     )
     for side in sides.start(conf, listeners=2):
+        sides.wait_for(sides.mosquitto.at[1])
         with (
             connected(side.at[1], "page", transport="websockets") as page,
             connected(side.at[0], "device") as device,
