@@ -587,6 +587,59 @@ def test_a_bridge_that_is_switched_off_or_removed(start_server: StartServer) -> 
 
 
 @pytest.mark.slow
+def test_a_local_user_of_a_server_that_has_no_users_yet(start_server: StartServer) -> None:
+    """What waits is there after a restart. Once there are users it is sent when the local user may
+    read it, and not before."""
+    remote = start_server()
+    with RawClient.connected(remote.mqtt_port, "reader", clean=False) as reader:
+        reader.subscribe(("x/#", 1))
+    assert remote.terminate() == 0
+    server = bridged(start_server, bridge(remote.mqtt_port, local_user="carrier"))
+    with RawClient.connected(server.mqtt_port, "writer") as writer:
+        publish_all(writer, "x/1", [b"waits"], 1)
+    assert server.terminate() == 0
+    server.start()
+    assert "the session of a bridge has ended" not in server.log_path.read_text()
+    people = Admin(server)
+    people.add("somebody")
+    remote.start()
+    wait_for(lambda: metric(server, "failures", '"up"', "local") > 0, "a failure")
+    assert metric(server, "connected", '"up"') == 0
+    assert metric(server, "waiting_messages", '"up"') == 1
+    people.add("carrier")
+    people.allow("carrier", "subscribe", "x.#")
+    with RawClient.connected(remote.mqtt_port, "reader", clean=False, present=True) as reader:
+        expect_one(reader, "x/1", b"waits", 1, retain=False)
+    wait_for(lambda: is_up(server), "the bridge")
+    people.good("DELETE", "/users/carrier")
+    wait_for(lambda: not is_up(server), "the end of the right")
+
+
+@pytest.mark.slow
+def test_a_bridge_that_is_switched_off_waits_for_its_right(start_server: StartServer) -> None:
+    """It is said that no messages wait, and they do once they may."""
+    server = start_server()
+    people = Admin(server)
+    people.add("carrier")
+    people.allow("role:anonymous", "publish,create", "x.#")
+    assert server.terminate() == 0
+    options = bridge(1, enabled=False, local_user="carrier")
+    server.configure(**{"mqtt.bridges": json.dumps([options])})
+    server.start()
+    wait_for(lambda: metric(server, "failures", '"up"', "local") > 0, "a failure")
+    assert "its session cannot be made" in server.log_path.read_text()
+    people.allow("carrier", "subscribe", "x.#")
+    with RawClient.connected(server.mqtt_port, "writer") as writer:
+
+        def waits() -> bool:
+            publish_all(writer, "x/1", [b"waits"], 1)
+            return metric(server, "waiting_messages", '"up"') > 0
+
+        wait_for(waits, "the right")
+    assert metric(server, "failures", '"up"', "unreachable") == 0
+
+
+@pytest.mark.slow
 def test_a_bridge_of_two_brokers(start_server: StartServer, tmp_path: Path) -> None:
     """The leader alone is connected. When it is lost, the promoted follower sends what waited."""
     remote = start_server()

@@ -17,8 +17,6 @@ from typing import Final
 
 SERVERS: Final = ("serve", "namesrv")
 """Commands that a SIGHUP does not end. Once they run, their log says that it was ignored."""
-
-
 INTERRUPTED: Final = 130
 """`ExitCode.INTERRUPTED`, before that can be imported."""
 

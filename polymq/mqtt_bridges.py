@@ -191,12 +191,8 @@ class Bridges:
 
         engine_port: BrokerPort = self._engine.port
         port = engine_port
-        client_id = BRIDGE_PREFIX + bridge.name
         if bridge.local_user:
-            admission = engine_port.admission
-            port = admission.for_principal(
-                admission.listener_principal(bridge.local_user), client_id
-            )
+            port = engine_port.admission.for_owner(bridge.local_user)
         limits = replace(mqtt_limits(self._settings), features=Features())
         mapping = BridgeMapping(
             port=port,
@@ -204,7 +200,7 @@ class Bridges:
             fixed_topic=self._settings.mqtt.topic or None,
             name=bridge.name,
             rules=bridge.rules,
-            publisher=client_id,
+            publisher=BRIDGE_PREFIX + bridge.name,
         )
         return Bridge(
             _options(bridge),

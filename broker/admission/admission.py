@@ -308,7 +308,7 @@ class Admission:
                 raise Refused(
                     Reason.LIMIT, f"user {principal!r} has {count} connections, and may have {most}"
                 )
-            self._counts[principal] = count + 1
+            self._counts[str(principal)] = count + 1
         self._serial += 1
         serial = self._serial
         self._inside[serial] = _Inside(principal, access_key, expelled)
@@ -339,7 +339,7 @@ class Admission:
         if pace is None and principal not in self.users.users:
             return Pace(DEFAULT, now)  # without rates: there is nothing to remember of it
         if pace is None:
-            pace = self._paces[principal] = Pace(self.quotas_of(principal), now)
+            pace = self._paces[str(principal)] = Pace(self.quotas_of(principal), now)
         return pace
 
     # --- changes --------------------------------------------------------------------------

@@ -374,7 +374,9 @@ class Delays:
         appended are settled."""
         try:
             template = self._timed.template(*kind)
+            is_omitted = False
             if template is not None and template.retain and not self._has_room(template, rows):
+                is_omitted = True
                 template = self._timed.template(*kind, retain=False)
             if template is not None:
                 self._moves.append_rows(template, rows, group, offsets)
@@ -396,6 +398,7 @@ class Delays:
                 group.settle(offset, 1)
         else:
             self.released_count += len(rows)
+            self._topics.retained.unretained_count += is_omitted
 
     def _has_room(self, template: TopicTemplate, rows: Sequence[Row]) -> bool:
         """Whether the last of these messages may be the retained one of its topic."""

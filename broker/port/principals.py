@@ -31,8 +31,8 @@ class Origin:
         protocol: `mqtt`, `amqp`, `http` or `admin`; empty: it is not known.
         client_id: of an MQTT client, as it or the server named it.
         mount_point: of the MQTT listener.
-        certificate: the subject of the client's certificate (RFC 4514), which was verified; empty
-            where there is none.
+        certificate: returns the subject of the client's certificate (RFC 4514), which was
+            verified; empty where there is none. It is read when somebody asks.
     """
 
     protocol: str = ""

@@ -558,6 +558,7 @@ class MqttSession(SessionEnd):
         self.replay = None
         self.resending = None
         self.sessions.wills.connection_ended(self)
+        self.principal = str(self.principal)  # what else came with the login ends with it
         if self.shares:
             self.sessions.shares.connection_ended(self)
         if self.clean:

@@ -132,7 +132,6 @@ class Sessions:
             existing = None
         if existing is not None:
             existing.present = True
-            existing.principal = principal  # the same name: what came with this login counts
             position = self.change_expiry(existing, expiry_seconds)
             # What is in flight is sent again: its packet ids have to be on the disk.
             existing.position = self.core.end() if existing.unacked.count else position
@@ -140,6 +139,7 @@ class Sessions:
         else:
             session = self._new(client_id, expiry_seconds=expiry_seconds, principal=principal)
             session.position = Position(max(session.position, position))
+        session.principal = principal  # with what came with this login
         self.wills.client_came(session)
         session.link = link
         session.takes_apart = link.takes_apart
@@ -225,7 +225,7 @@ class Sessions:
         if len(self.by_number) >= self.core.limits.sessions_max:
             raise Refused(Reason.LIMIT, "there are too many persistent sessions")
         number = self.core.take_number()
-        op: Op = {"op": "session+", "n": number, "c": client_id, "u": principal}
+        op: Op = {"op": "session+", "n": number, "c": client_id, "u": str(principal)}
         if expiry_seconds is not None:
             op["x"] = expiry_seconds
         position = self.core.journal.write(op)
@@ -535,6 +535,6 @@ def _count(counts: dict[str, int], principal: str, change: int) -> None:
     count = counts.get(principal, 0) + change
     assert count >= 0
     if count:
-        counts[principal] = count
+        counts[str(principal)] = count  # the name alone stays
     else:
         del counts[principal]

@@ -378,11 +378,12 @@ class Wills:
         self.may_publish(found.principal, found.client_id, will.topic, will.tag)  # now
         self._core.check_writable()
         route, retained = self._topics.route(will.topic, will.tag), self._topics.retained
+        is_retained = will.retain and retained.has_room(route.address, len(will.body))
         template = self._topics.template(
             route,
             properties=_properties_of(will, found.client_id),
             durability=FLUSHED if will.qos else APPENDED,
-            retain=will.retain and retained.has_room(route.address, len(will.body)),
+            retain=is_retained,
         )
         extra = _extra_of(will) + f"{WILL_PROPERTY}\x01{found.number:x}\x02".encode()
         batch = Batch(1)
@@ -396,6 +397,7 @@ class Wills:
             system_flag=template.record.system_flag | SYSTEM_FLAG_STATE,
         )
         self._topics.publish(template, batch, 0, 1, record=record)
+        retained.unretained_count += will.retain and not is_retained
 
 
 def _properties_of(will: Will, client_id: str) -> dict[str, str]:

@@ -123,12 +123,10 @@ class Retained:
             raise Refused(Reason.LIMIT, reached)
 
     def has_room(self, address: Address, body_bytes: int) -> bool:
-        """Whether a message that was accepted before (a will, a delayed message) becomes the
-        retained one of its topic now. If not, it is published without that, and counted."""
-        if not self._reached(address, body_bytes):
-            return True
-        self.unretained_count += 1
-        return False
+        """Whether a message that was accepted before (a will, a delayed message) may become the
+        retained one of its topic now. If not, it is published without that, and who publishes it
+        counts it."""
+        return not self._reached(address, body_bytes)
 
     def _reached(self, address: Address, body_bytes: int) -> str:
         """The limit that is in the way, in words; empty if there is none."""

@@ -420,6 +420,32 @@ def test_retained_messages_have_a_limit_when_they_are_delayed_too(tmp_path: Path
     broker.stop()
 
 
+def test_what_is_not_retained_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is tried, because the disk is full."""
+    broker = Broker(tmp_path / "data", retained_max=1)
+    for name in ("1", "2"):
+        made = broker.port.topics.template(
+            broker.port.topics.route("r", name), properties={}, retain=True
+        )
+        broker.port.delays.publish_later(made, batch_of(name.encode()), 0, 1, delay_ms=1000)
+    append_run = broker.store.log.append_run
+    calls = 0
+
+    def sometimes_full(*args: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 3, 4):
+            raise StorageFull("no space left")
+        return append_run(*args, **more)
+
+    monkeypatch.setattr(broker.store.log, "append_run", sometimes_full)
+    broker.step(10)
+    assert broker.engine.delays.released_count == 2
+    assert calls > 4
+    assert broker.engine.retained.unretained_count == 1
+    broker.stop()
+
+
 def test_a_time_that_has_passed_means_now(broker: Broker) -> None:
     """The message takes the usual way, without the wheel."""
     declare(broker, "q")

@@ -13,7 +13,7 @@ from polymq.broker.accounts.granting import GrantedPrincipal, parse_permissions
 from polymq.broker.accounts.login_answers import Question, Result, Verdict
 from polymq.broker.accounts.service_logins import ServiceLimits, ServiceLogins
 from polymq.broker.port import LOGIN_EXPIRED, Origin, Reason, Refused
-from tests.harness.broker import START_MS, Broker
+from tests.harness.broker import START_MS, Broker, SpyLink, at_qos
 from tests.harness.people import PASSWORD, add_user, deny, forbidden, port_of, template_of
 
 NOW = START_MS / 1000
@@ -310,6 +310,34 @@ def test_a_login_ends_when_the_answer_says(house: Broker, service: SpyService) -
     assert ends == []
     house.step(2)
     assert ends == [LOGIN_EXPIRED]
+
+
+def test_what_was_granted_is_not_kept_when_its_client_has_gone(
+    house: Broker, service: SpyService
+) -> None:
+    """A session of a device that is away has the name, and not hundreds of rules."""
+
+    def remaining() -> list[str]:
+        sessions, admission = house.engine.sessions, house.engine.admission
+        names = [*sessions.counts, *sessions.subscription_counts, *admission._counts]
+        return names + [session.principal for session in sessions.by_client.values()]
+
+    answers = login(house)
+    service.answer(allowed())
+    (principal,) = answers
+    assert isinstance(principal, GrantedPrincipal)
+    port = port_of(house, principal)
+    for present in (False, True):
+        leave = port.principal.enter(lambda _: None)
+        session = port.sessions.connect(
+            "c", clean=False, expiry_seconds=None, link=SpyLink(), principal=principal
+        )
+        assert session.present == present
+        session.subscribe(("a",), at_qos(1))
+        assert [type(name) for name in remaining()] == [str, str, str, GrantedPrincipal]
+        session.disconnect()
+        leave()
+        assert [type(name) for name in remaining()] == [str, str, str]
 
 
 def test_nobody_comes_in_by_the_service_who_names_nobody(house: Broker) -> None:

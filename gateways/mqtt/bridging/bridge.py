@@ -224,12 +224,11 @@ class Bridge:
 
     def start(self, *, connects: bool = True) -> None:
         """Let messages wait for the remote broker from now on, and connect to it. Returns at
-        once."""
-        self._attach_holder()
-        if not connects:
+        once. Where messages cannot wait, that is tried again, too."""
+        if self._attach_holder() is None and not connects:
             return
         self._shared.port.storage.when_failed(self._storage_failed)
-        self._task = self._shared.context.loop.create_task(self._run())
+        self._task = self._shared.context.loop.create_task(self._run(connects=connects))
         self._task.add_done_callback(self._report)
 
     def _report(self, task: asyncio.Task[None]) -> None:
@@ -281,8 +280,10 @@ class Bridge:
     # --- the session ------------------------------------------------------------------------
 
     def connect_session(self, link: SessionLink, inflight_max: int | None = None) -> Session:
-        """The session, with the subscriptions that the rules want, and with this link. Raises
-        Refused."""
+        """The session, with the subscriptions that the rules want, and with this link. Without the
+        right to have them, what waits for it is kept. Raises Refused."""
+        for address in self._subscriptions:
+            self.port.principal.check_read(address)
         session = self.port.sessions.connect(
             self.client_id,
             clean=False,
@@ -434,8 +435,10 @@ class Bridge:
 
     # --- connecting -------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self, *, connects: bool) -> None:
         while not self._has_ended():
+            if not connects and self._attach_holder() is None:
+                return
             level = self._level
             failure, lasted = await self._attempt()
             if self._has_ended():
