@@ -76,6 +76,18 @@ SCENARIOS: Final = (
         options="-q 1 -w 256 -W 1024 -k /mqtt",
     ),
     Scenario(
+        name="mqtt-wide",
+        title="MQTT QoS 1, 1 to 1, window 4096",
+        protocol="mqtt",
+        options="-q 1 -w 4096 -W 16384",
+    ),
+    Scenario(
+        name="mqtt-websocket-wide",
+        title="MQTT QoS 1 over WebSocket, 1 to 1, window 4096",
+        protocol="mqtt_ws",
+        options="-q 1 -w 4096 -W 16384 -k /mqtt",
+    ),
+    Scenario(
         name="mqtt5-qos1",
         title="MQTT 5 QoS 1, 1 to 1, window 256",
         protocol="mqtt",
