@@ -640,6 +640,33 @@ def test_a_bridge_that_is_switched_off_waits_for_its_right(start_server: StartSe
 
 
 @pytest.mark.slow
+def test_another_address_of_the_remote_broker(start_server: StartServer) -> None:
+    """It is used while the first cannot be reached. When its connection ends, the first is tried
+    again before it."""
+    first, second = start_server(), start_server()
+    for remote in (first, second):
+        with RawClient.connected(remote.mqtt_port, "reader", clean=False) as reader:
+            reader.subscribe(("x/#", 1))
+    assert first.terminate() == 0
+    server = bridged(
+        start_server, bridge(first.mqtt_port, fallbacks=[f"127.0.0.1:{second.mqtt_port}"])
+    )
+    wait_for(lambda: is_up(server), "the second address")
+    assert f"It tries 127.0.0.1:{second.mqtt_port} now" in server.log_path.read_text()
+    with RawClient.connected(server.mqtt_port, "writer") as writer:
+        publish_all(writer, "x/1", [b"to the second"], 1)
+        with RawClient.connected(second.mqtt_port, "reader", clean=False, present=True) as reader:
+            expect_one(reader, "x/1", b"to the second", 1, retain=False)
+        first.start()
+        assert second.terminate() == 0
+        to_first = f"connected to 127.0.0.1:{first.mqtt_port} "
+        wait_for(lambda: to_first in server.log_path.read_text(), "the first address")
+        publish_all(writer, "x/1", [b"to the first"], 1)
+        with RawClient.connected(first.mqtt_port, "reader", clean=False, present=True) as reader:
+            expect_one(reader, "x/1", b"to the first", 1, retain=False)
+
+
+@pytest.mark.slow
 def test_a_bridge_of_two_brokers(start_server: StartServer, tmp_path: Path) -> None:
     """The leader alone is connected. When it is lost, the promoted follower sends what waited."""
     remote = start_server()

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from polymq.gateways.mqtt.bridging.remotes import REMOTES_MAX, Remote, parse_remote
 from polymq.gateways.mqtt.bridging.rules import RULES_MAX, BridgeRule, check_rules
 from polymq.setting_kinds import Section
 
@@ -48,6 +49,10 @@ class MqttBridge(Section):
     """The remote broker: a name or an address."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """Its port. 0: 1883, or 8883 with TLS."""
+    fallbacks: list[str] = []
+    """Where the remote broker is as well, such as ["b.example.com", "c.example.com:1884"]: tried in
+    turn when it is not reached at `host`, or does not accept the bridge there. All of them have to
+    be the same broker, or a cluster that shares sessions."""
     topics: Annotated[list[BridgeTopic], Field(max_length=RULES_MAX)]
     """What is carried, such as [{pattern = "sensors/#", direction = "out", qos = 1, local_prefix =
     "", remote_prefix = "plant7/"}]. `direction` is out, in or both, `qos` the highest QoS. The
@@ -110,6 +115,14 @@ class MqttBridge(Section):
             check_rules(self.rules)
         except ValueError as error:
             raise ValueError(f"bridge {self.name}: {error}") from None
+        if len(self.fallbacks) >= REMOTES_MAX:
+            most = REMOTES_MAX - 1
+            raise ValueError(f"bridge {self.name}: fallbacks has more than {most} addresses")
+        for text in self.fallbacks:
+            try:
+                parse_remote(text, self.remote_port)
+            except ValueError as error:
+                raise ValueError(f"bridge {self.name}: fallbacks: {error}") from None
         for key in _OF_TLS:
             if not self.tls and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"bridge {self.name}: {key} needs tls = true")
@@ -135,8 +148,15 @@ class MqttBridge(Section):
         return self.client_id or f"polymq-{self.name}"
 
     @property
+    def remotes(self) -> list[Remote]:
+        """All addresses of the remote broker, the preferred one first."""
+        port = self.remote_port
+        others = [parse_remote(text, port) for text in self.fallbacks]
+        return [Remote(self.host, port), *others]
+
+    @property
     def remote_port(self) -> int:
-        """The port of the remote broker."""
+        """The port of the remote broker, where none is said."""
         return self.port or (8883 if self.tls else 1883)
 
     @property

@@ -16,6 +16,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from polymq.bridge_settings import BridgeTopic, MqttBridge
+from polymq.gateways.mqtt.bridging.remotes import parse_remote
 from polymq.mosquitto_conf import DEFAULT_PORT, BadValue, Bridge, Given, Kind, Line, Remark
 from polymq.mosquitto_listeners import (
     CA_FILE,
@@ -140,15 +141,14 @@ class _Bridge:
         parts = [] if line is None else line.rest.split()
         if line is None or not parts:
             raise NotConverted(line or self._line, "it has no address")
-        host, colon, port = parts[0].rpartition(":")
-        if not colon or not port.isdecimal():
-            host, port = parts[0], str(DEFAULT_PORT)
-        if len(parts) > 1:
-            others = " ".join(parts[1:])
-            text = f"only {parts[0]} is used, and not {others}: a bridge has one remote broker"
-            self._report.missing(line, text)
-        yield "host", self._setting("address", host.strip("[]"))
-        yield "port", Setting(int(port), line.where)
+        try:
+            first, *others = [parse_remote(part, DEFAULT_PORT) for part in parts]
+        except ValueError as error:
+            raise NotConverted(line, str(error)) from error
+        yield "host", self._setting("address", first.host)
+        yield "port", Setting(first.port, line.where)
+        if others:
+            yield "fallbacks", Setting([str(other) for other in others], line.where)
 
     # --- topics -----------------------------------------------------------------------------
 

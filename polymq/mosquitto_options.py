@@ -390,11 +390,10 @@ _OF_PLUGINS: Final = (
     _missing("plugin_opt_*", Form.OTHER, _FOR_PLUGINS, many=True),
 )
 _OTHER = Form.OTHER
-_ONE_ADDRESS: Final = "a bridge has one remote broker"
 _BRIDGES: Final = (
     _converted("connection", _OTHER, "bridges: name"),
-    _converted("address", _OTHER, "bridges: host, port", "the first one counts"),
-    _converted("addresses", _OTHER, "bridges: host, port", "the first one counts"),
+    _converted("address", _OTHER, "bridges: host, port, fallbacks"),
+    _converted("addresses", _OTHER, "bridges: host, port, fallbacks"),
     _missing("bridge_alpn", _OTHER, "no protocol is negotiated in TLS"),
     _needless(
         "bridge_attempt_unsubscribe", _OTHER, "only what was subscribed to before is unsubscribed"
@@ -443,7 +442,11 @@ _BRIDGES: Final = (
     _converted("remote_password", _OTHER, "bridges: password"),
     _converted("remote_username", _OTHER, "bridges: user"),
     _converted("restart_timeout", _OTHER, "bridges: retry_seconds_max"),
-    _needless("round_robin", _OTHER, _ONE_ADDRESS),
+    _needless(
+        "round_robin",
+        _OTHER,
+        "a bridge stays where it is connected, and begins with the first address after that",
+    ),
     _missing("start_type", _OTHER, "a bridge is always connected", same="automatic"),
     _needless("threshold", _OTHER, "it is for bridges that connect when they are needed"),
     _converted("topic", _OTHER, "bridges: topics", many=True),

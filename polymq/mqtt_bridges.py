@@ -109,8 +109,7 @@ def _options(bridge: MqttBridge) -> BridgeOptions:
 
     return BridgeOptions(
         name=bridge.name,
-        host=bridge.host,
-        port=bridge.remote_port,
+        remotes=bridge.remotes,
         rules=bridge.rules,
         client_id=bridge.own_id,
         tls=make_context(bridge),

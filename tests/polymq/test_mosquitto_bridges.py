@@ -80,15 +80,16 @@ restart_timeout 5 40
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("10.0.0.1", ("10.0.0.1", 1883)),
-        ("10.0.0.1:1884", ("10.0.0.1", 1884)),
-        ("[::1]:1884", ("::1", 1884)),
-        ("b.example.com 10.0.0.2", ("b.example.com", 1883)),
+        ("10.0.0.1", ("10.0.0.1", 1883, [])),
+        ("10.0.0.1:1884", ("10.0.0.1", 1884, [])),
+        ("[::1]:1884", ("::1", 1884, [])),
+        ("b.example.com 10.0.0.2:1", ("b.example.com", 1883, ["10.0.0.2:1"])),
+        ("b:1 [::1] c", ("b", 1, ["[::1]:1883", "c:1883"])),
     ],
 )
-def test_where_the_remote_broker_is(address: str, expected: tuple[str, int]) -> None:
+def test_where_the_remote_broker_is(address: str, expected: tuple[str, int, list[str]]) -> None:
     bridge = bridge_of(f"connection up\naddress {address}\ntopic a\n")
-    assert (bridge["host"], bridge["port"]) == expected
+    assert (bridge["host"], bridge["port"], bridge.get("fallbacks", [])) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,7 @@ def test_notifications_are_on_unless_they_were_off(text: str, left: bool | None)
     ("text", "reason"),
     [
         ("topic a\n", "it has no address"),
+        ("address b:x\ntopic a\n", "the port is not a number"),
         ("address 10.0.0.1\n", "it has no topic"),
         ("address 10.0.0.1\ntopic a\nbridge_identity i\nbridge_psk 1234\n", "pre-shared keys"),
         ("address 10.0.0.1\ntopic a\nbridge_certfile /c.pem\n", "tls_certificate and tls_key"),

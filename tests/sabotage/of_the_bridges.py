@@ -33,6 +33,14 @@ OF_THE_BRIDGES = (
         tests=(BRIDGES,),
     ),
     Sabotage(
+        name="bridge-goes-on-with-the-next-address-for-ever",
+        why="a remote broker that is away is asked without a pause",
+        path="gateways/mqtt/bridging/remotes.py",
+        old="        return self._at > 0\n",
+        new="        return True\n",
+        tests=(BRIDGES,),
+    ),
+    Sabotage(
         name="bridge-session-for-everybody",
         why="a client gets all that waits for a remote broker, by the bridge's client id",
         path="gateways/mqtt/rules.py",

@@ -38,6 +38,7 @@ from polymq.gateways.mqtt.bridging.connection import PRINCIPAL, BridgeConnection
 from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
 from polymq.gateways.mqtt.bridging.packets import Greeting, Request, reason_text
+from polymq.gateways.mqtt.bridging.remotes import Remote, Remotes
 from polymq.gateways.mqtt.bridging.rules import BridgeRule
 from polymq.gateways.mqtt.packets import BRIDGE_BIT, MQTT_3_1_1, MQTT_5, NEVER
 from polymq.gateways.mqtt.reason_codes import ReasonCode
@@ -88,6 +89,7 @@ class BridgeOptions:
     """What the operator says of a bridge.
 
     Attributes:
+        remotes: where the remote broker is: at least one address, the preferred one first.
         tls: None: without TLS.
         version: a key of `LEVELS`.
         clean_start: the remote broker is to forget the session with the connection.
@@ -103,8 +105,7 @@ class BridgeOptions:
     """
 
     name: str
-    host: str
-    port: int
+    remotes: Sequence[Remote]
     rules: Sequence[BridgeRule]
     client_id: str
     tls: ssl.SSLContext | None = None
@@ -208,6 +209,7 @@ class Bridge:
         self._subscriptions = shared.mapping.subscriptions()
         self._dial = dial
         self._backoff = Backoff(options.retry_seconds_max, random)
+        self._remotes = Remotes(options.remotes)
         self._levels = LEVELS[options.version]
         self._level = 0  # which of them is next
         self._purges = False
@@ -217,7 +219,7 @@ class Bridge:
         self._over: asyncio.Future[Failure | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._stops = False
-        self._said: tuple[str, float] | None = None
+        self._said: dict[Remote, tuple[str, float]] = {}  # why it was not connected, and when
         self._noted: dict[str, float] = {}
 
     # --- from outside -----------------------------------------------------------------------
@@ -388,7 +390,8 @@ class Bridge:
     def opened(self, connection: BridgeConnection) -> None:
         """Messages go both ways from now on."""
         self.counters.connects += 1
-        self.failure = self._said = None
+        self.failure = None
+        self._said.clear()
         self._opened_at = self._shared.context.now()
         level = self._levels[self._level]
         version = "5" if level == MQTT_5 else "3.1.1"
@@ -448,8 +451,17 @@ class Bridge:
                 continue  # that was for the session, or an older version is next
             self.failure = failure
             self.counters.failures[failure.kind] += 1
+            remote = self._remotes.current
+            if lasted or failure.kind == "local":
+                self._remotes.begin_again()
+            elif self._remotes.has_next():
+                self._level = 0
+                self._say(remote, failure.text, f"It tries {self._remotes.current} now")
+                continue
             seconds = self._backoff.next_seconds(lasted)
-            self._say(failure.text, seconds)
+            self._say(
+                remote, failure.text, f"It tries again in {seconds:.0f} s, and goes on trying"
+            )
             await asyncio.sleep(seconds)
 
     async def _attempt(self) -> tuple[Failure, float]:
@@ -471,13 +483,13 @@ class Bridge:
 
     async def _connect(self) -> Failure | None:
         """One connection, from its beginning to its end. Returns why it ended."""
-        options = self.settings
+        options, remote = self.settings, self._remotes.current
         over: asyncio.Future[Failure | None] = self._shared.context.loop.create_future()
         self._over = over
         connection = self._connection = BridgeConnection(self._shared, self)
         try:
             await self._dial(
-                connection, options.host, options.port, options.tls, options.connect_seconds
+                connection, remote.host, remote.port, options.tls, options.connect_seconds
             )
             failure = await over
         except ssl.SSLError as error:
@@ -501,21 +513,13 @@ class Bridge:
         opened_at, self._opened_at = self._opened_at, None
         return 0.0 if opened_at is None else self._shared.context.now() - opened_at
 
-    def _say(self, text: str, seconds: float) -> None:
-        options, now = self.settings, self._shared.context.now()
-        if self._said is not None:
-            said, at = self._said
-            if said == text and now - at < SAME_SECONDS:
-                return
-        self._said = text, now
-        log.warning(
-            "bridge %s: not connected to %s:%d: %s. It tries again in %.0f s, and goes on trying",
-            self.name,
-            options.host,
-            options.port,
-            text,
-            seconds,
-        )
+    def _say(self, remote: Remote, text: str, then: str) -> None:
+        now = self._shared.context.now()
+        said, at = self._said.get(remote, ("", 0.0))
+        if said == text and now - at < SAME_SECONDS:
+            return
+        self._said[remote] = text, now
+        log.warning("bridge %s: not connected to %s: %s. %s", self.name, remote, text, then)
 
     def _storage_failed(self, _error: StorageFailed) -> None:
         """Nothing can be acknowledged any more."""

@@ -32,6 +32,8 @@ from polymq.gateways.mqtt.bridging.packets import (
     encode_subscribe,
     encode_unsubscribe,
 )
+from polymq.gateways.mqtt.bridging.remotes import Remote as Address
+from polymq.gateways.mqtt.bridging.remotes import Remotes, parse_remote
 from polymq.gateways.mqtt.bridging.rules import BridgeRule, check_rules
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.kernels.frames import parse
@@ -63,6 +65,64 @@ OUT = BridgeRule(pattern="t/#", direction="out", qos=1, remote_prefix="site/")
 IN = BridgeRule(pattern="#", direction="in", qos=2, local_prefix="from/", remote_prefix="c/")
 BOTH = BridgeRule(pattern="b/+", direction="both", qos=0)
 RULES = (OUT, IN, BOTH)
+
+
+# --- addresses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("b.example.com", ("b.example.com", 1883)),
+        ("b.example.com:1884", ("b.example.com", 1884)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65_535)),
+        ("[::1]", ("::1", 1883)),
+        ("[::1]:1884", ("::1", 1884)),
+        ("fe80::1", ("fe80::1", 1883)),
+    ],
+)
+def test_an_address(text: str, expected: tuple[str, int]) -> None:
+    remote = parse_remote(text, 1883)
+    assert remote == expected
+    assert parse_remote(str(remote), 1) == remote
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "names no host"),
+        (":1883", "names no host"),
+        (" b", "names no host"),
+        ("b:", "is not a number"),
+        ("b:0", "is not a number"),
+        ("b:65536", "is not a number"),
+        ("b:x", "is not a number"),
+        ("b:\u0661", "is not a number"),
+        ("[::1", "is neither"),
+        ("[::1]1883", "is neither"),
+        ("[]:1", "names no host"),
+    ],
+)
+def test_what_is_no_address(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_remote(text, 1883)
+
+
+def test_addresses_are_tried_in_turn() -> None:
+    """Behind the last comes a pause, and then the first; so it is when a connection has ended."""
+    one, two, three = (Address(name, 1883) for name in "abc")
+    remotes = Remotes([one, two, three])
+    tried = []
+    for _ in range(4):
+        tried.append(remotes.current)
+        if not remotes.has_next():
+            break
+    assert tried == [one, two, three]
+    assert remotes.current == one
+    assert remotes.has_next()
+    remotes.begin_again()
+    assert remotes.current == one
+    assert not Remotes([one]).has_next()
 
 
 # --- rules -----------------------------------------------------------------------------------
@@ -347,7 +407,7 @@ class Remote:
             mapping=make_mapping(self.port),
             new_client_id=str,
         )
-        fields = {"name": "up", "host": "h", "port": 1, "rules": RULES, "client_id": "c"}
+        fields = {"name": "up", "remotes": [Address("h", 1)], "rules": RULES, "client_id": "c"}
         self.bridge = Bridge(
             BridgeOptions(**{**fields, **options}),
             port=port,
