@@ -23,6 +23,7 @@ from polymq.admin_bans import BanHandlers
 from polymq.admin_connections import AdminConnection, problem
 from polymq.admin_mqtt import MqttHandlers
 from polymq.admin_queries import QueryHandlers
+from polymq.admin_queues import QueueHandlers
 from polymq.admin_trace import TraceHandlers
 from polymq.admin_users import UserHandlers
 from polymq.broker.engine import Engine
@@ -100,6 +101,7 @@ class AdminServer:
         self._users = UserHandlers(engine, self._committed)
         names = MqttNames(engine.port, mqtt_topic)
         self._mqtt = MqttHandlers(engine, self._committed, names)
+        self._queues = QueueHandlers(engine, self._committed)
         self._traces = TraceHandlers(engine, names)
         self._bans = BanHandlers(engine, self._committed, connections)
         self._registry = registry
@@ -128,6 +130,7 @@ class AdminServer:
                 web.patch("/topics/{name}", self._patch_topic),
                 web.delete("/topics/{name}", self._delete_topic),
                 *self._users.routes(),
+                *self._queues.routes(),
                 *self._mqtt.routes(),
                 *self._bans.routes(),
                 *self._traces.routes(),

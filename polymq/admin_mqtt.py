@@ -19,7 +19,7 @@ from aiohttp import web
 
 from polymq.admin_access import CALLER
 from polymq.admin_queries import RECORDS, fetch_record
-from polymq.admin_steps import in_steps
+from polymq.admin_steps import in_steps, page_limit
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import parse_address, parse_network
 from polymq.broker.engine import Engine
@@ -30,8 +30,6 @@ from polymq.broker.sessions.session import MqttSession
 from polymq.broker.topics.retained import position_of, size_of
 from polymq.mqtt_names import MqttNames
 
-PAGE_DEFAULT: Final = 100
-PAGE_MAX: Final = 500
 CLEARED_AT_ONCE: Final = 256
 """Retained messages that one record of the log clears."""
 CLEARED_CHARACTERS: Final = 64 * 1024
@@ -199,7 +197,9 @@ class MqttHandlers:
         query = request.query
         pattern = self._names.pattern(query.get("filter", "#"))
         behind = self._names.address(query["after"]) if "after" in query else None
-        rows, after = await in_steps(self._retained_page(pattern, behind, _limit(request)))
+        rows, after = await in_steps(
+            self._retained_page(pattern, behind, page_limit(request.query))
+        )
         total = {"total": self._engine.retained.count, "total_bytes": self._engine.retained.bytes}
         return web.json_response({"retained": rows, "after": after, **total})
 
@@ -301,7 +301,7 @@ class _Asked:
 
     def __init__(self, request: web.Request) -> None:
         query = request.query
-        self.limit = _limit(request)
+        self.limit = page_limit(request.query)
         self.after = query.get("after")
         self.prefix = query.get("prefix", "")
         self._user = query.get("user")
@@ -338,10 +338,3 @@ def _client_id(request: web.Request) -> str:
     if not name:
         raise Refused(Reason.BAD_ARGUMENT, "name the client: client_id")
     return name
-
-
-def _limit(request: web.Request) -> int:
-    text = request.query.get("limit", str(PAGE_DEFAULT))
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 0 < int(text) <= PAGE_MAX):
-        raise Refused(Reason.BAD_ARGUMENT, f"limit is 1 to {PAGE_MAX}, not {text!r}")
-    return int(text)

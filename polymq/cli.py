@@ -31,6 +31,7 @@ ELSEWHERE: Final = {
     "user": "polymq.cli_users",
     "permission": "polymq.cli_users",
     "mqtt": "polymq.cli_mqtt",
+    "queue": "polymq.cli_queue",
     "session": "polymq.cli_mqtt",
     "retained": "polymq.cli_mqtt",
     "ban": "polymq.cli_ban",

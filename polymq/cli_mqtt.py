@@ -16,6 +16,7 @@ from polymq.cli_tables import (
     fetch,
     json_option,
     page_options,
+    show_fields,
     show_json,
     show_list,
     shown_expiry,
@@ -98,7 +99,7 @@ def client_show(client_id: str, as_json: bool, **options: Any) -> None:
     if as_json:
         show_json(row)
         return
-    _show_fields(
+    show_fields(
         {
             "client id": row["client_id"],
             "user": row["user"],
@@ -218,7 +219,7 @@ def session_show(client_id: str, as_json: bool, **options: Any) -> None:
     if as_json:
         show_json(row)
         return
-    _show_fields(
+    show_fields(
         {
             "client id": row["client_id"],
             "user": row["user"],
@@ -248,13 +249,6 @@ def session_delete(client_id: str, yes: bool, **options: Any) -> None:
         confirm(f"Delete the session of client {client_id} with {queued:,} messages?")
     admin.ask("DELETE", path)
     echo(f"The session of client {client_id} is deleted.")
-
-
-def _show_fields(fields: dict[str, object]) -> None:
-    shown = {name: value for name, value in fields.items() if value is not None}
-    width = max(map(len, shown)) + 1
-    for name, value in shown.items():
-        echo(f"{name + ':':<{width}} {value}")
 
 
 def _waiting(row: Row) -> Row:

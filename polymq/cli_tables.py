@@ -67,6 +67,14 @@ def show_list(
         echo(f"There are more: use --after {answer['after']!r}, or --limit 0 for all.", err=True)
 
 
+def show_fields(fields: Mapping[str, object]) -> None:
+    """Print fields with their names, one a line; those that are None are left out."""
+    shown = {name: value for name, value in fields.items() if value is not None}
+    width = max(map(len, shown)) + 1
+    for name, value in shown.items():
+        echo(f"{name + ':':<{width}} {value}")
+
+
 def show_json(value: object) -> None:
     """Print a value as one JSON document."""
     echo(json.dumps(value, ensure_ascii=False))

@@ -25,16 +25,14 @@ from typing import Final
 from polymq.broker.core import Core
 from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.pacing.timers import Timer
-from polymq.broker.queues.heads import LOOK_COUNT, Head
+from polymq.broker.queues.heads import LOOK_COUNT, Head, stored_ms_of
 from polymq.broker.queues.queue import Group
 from polymq.core_log.kernels.batch import RECORD_BORN_MS_AT
-from polymq.core_log.kernels.layout import STORE_MS_MASK
 from polymq.core_log.kernels.writing import expired
 
 NOT_KNOWN: Final = -1
 """What is at the head has to be read from the disk first; the group is pumped when it is there."""
 ZERO_TTL_CODE: Final = 1
-_STORE_MS: Final = slice(20, 26)  # of a private entry
 
 
 def is_expired(run: RecordRun, now_ms: int) -> bool:
@@ -90,8 +88,7 @@ class Expiry:
         entry = self._group.queue.index.read_hot(first, 1)
         if not entry:
             return True  # too old to be in memory
-        stored_ms = int.from_bytes(entry[_STORE_MS], "big") & STORE_MS_MASK
-        return stored_ms + code - 1 <= self._core.clock_ms()
+        return stored_ms_of(entry) + code - 1 <= self._core.clock_ms()
 
     def deliverable(self) -> int:
         """Drop what has expired at the head; how many messages behind it may be delivered in one

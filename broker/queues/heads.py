@@ -14,12 +14,13 @@ from typing import Final
 
 from polymq.broker.core import Core
 from polymq.broker.queues.queue import Group
-from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
+from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE, STORE_MS_MASK
 
 LOOK_COUNT: Final = 256
 """Entries that are looked at first: 8 KiB."""
 _NUMBERS: Final = PRIVATE_ENTRY_SIZE // 4
 _SIZE_AT: Final = 2  # the record's size is the third word of an entry
+_STORE_MS: Final = slice(20, 26)
 
 
 class Head:
@@ -77,3 +78,8 @@ def sizes_of(entries: bytes) -> array[int]:
     if sys.byteorder == "little":
         address.byteswap()
     return address
+
+
+def stored_ms_of(entry: bytes) -> int:
+    """When the record of a private entry was stored, in milliseconds since the epoch."""
+    return int.from_bytes(entry[_STORE_MS], "big") & STORE_MS_MASK

@@ -1,8 +1,7 @@
 """What operators see of sessions, put together in steps so that a session with very many
 subscriptions does not stop the loop.
 
-Each function here is a generator: `next` does one step of some microseconds. A step that needs
-entries of a queue that are not in memory yields what it needs, and is sent what was read.
+Each function here is a generator, as those in `queues/inspection.py` are.
 """
 
 from __future__ import annotations
@@ -13,24 +12,12 @@ from typing import Final
 
 from polymq.broker.port.sessions import SubscriptionOptions
 from polymq.broker.port.values import Address
-from polymq.broker.queues.heads import sizes_of
+from polymq.broker.queues.inspection import Need, bytes_of, ready_stretches
 from polymq.broker.sessions.session import MqttSession
 from polymq.broker.sessions.subscription import Subscription
-from polymq.core_log.queue_index import Index
 
-ENTRIES_AT_ONCE: Final = 4096
-"""Entries whose sizes are added up in one step, some 100 us."""
 ENTRIES_MAX: Final = 1_000_000
 """Entries that are looked at for one session."""
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Entries that have to be read from the disk: send them, or None if that failed."""
-
-    index: Index
-    first: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +110,12 @@ def inspect_subscriptions(
             continue  # it ended meanwhile
         count = waiting_count(subscription)
         size = 0
-        for first, many in _ready_offsets(subscription):
-            looked, bytes_found = yield from _bytes_of(subscription, first, min(many, left))
-            left -= looked
-            size += bytes_found
+        group = subscription.group
+        if group is not None:
+            for first, many in ready_stretches(group):
+                looked, bytes_found = yield from bytes_of(group, first, min(many, left))
+                left -= looked
+                size += bytes_found
         found.append(
             SubscriptionInfo(
                 address=address,
@@ -138,36 +127,3 @@ def inspect_subscriptions(
         )
         yield None
     return found, left > 0
-
-
-def _ready_offsets(subscription: Subscription) -> list[tuple[int, int]]:
-    """Runs of what waits: first offset and count."""
-    group = subscription.group
-    if group is None or not group.ready_count:
-        return []
-    cursor, end = group.cursor, group.queue.visible
-    runs = list(cursor.requeued())
-    first = max(cursor.next, group.queue.index.first_offset)
-    if first < end:
-        runs.append((first, min(end, cursor.stop) - first))
-    return [(first, count) for first, count in runs if count > 0]
-
-
-def _bytes_of(
-    subscription: Subscription, first: int, count: int
-) -> Generator[Need | None, bytes | None, tuple[int, int]]:
-    """How many entries from an offset on were found, and the bytes of their records."""
-    group = subscription.group
-    looked = size = 0
-    while group is not None and looked < count:
-        index = group.queue.index
-        at, some = first + looked, min(ENTRIES_AT_ONCE, count - looked)
-        entries = index.read_hot(at, some)
-        if entries is None:
-            entries = yield Need(index, at, some)
-        if not entries:
-            break  # the queue ended, or its oldest messages went
-        looked += len(entries) // index.entry_size
-        size += sum(sizes_of(entries))
-        yield None
-    return looked, size

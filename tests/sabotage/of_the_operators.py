@@ -9,8 +9,25 @@ CONNECTIONS = "tests/broker/test_connections.py"
 PAGES = "tests/polymq/test_admin_mqtt.py"
 LINES = "tests/gateways/mqtt/test_packet_lines.py"
 TABLE = "tests/broker/test_client_table.py"
+QUEUES = "tests/polymq/test_admin_queues.py"
 
 OF_THE_OPERATORS = (
+    Sabotage(
+        name="a-list-of-queues-has-the-last-ones-only",
+        why="an operator does not see the queue that grows",
+        path="polymq/admin_queues.py",
+        old="            best = heapq.nsmallest(asked.limit + 1, best + some)\n",
+        new="            best = heapq.nsmallest(asked.limit + 1, some or best)\n",
+        tests=(QUEUES,),
+    ),
+    Sabotage(
+        name="what-was-given-back-does-not-wait",
+        why="the oldest message of a queue looks newer than it is",
+        path="broker/queues/inspection.py",
+        old="    stretches = list(cursor.requeued())\n",
+        new="    stretches = []\n",
+        tests=(QUEUES,),
+    ),
     Sabotage(
         name="bans-are-not-saved",
         why="who was banned comes back after a restart that finds state.db",
