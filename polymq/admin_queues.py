@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
@@ -73,6 +72,7 @@ class QueueHandlers:
         queues = self._named.queues
         names = list(queues)
         best: list[Key] = []
+        bound: Key | None = None  # what comes behind it is not on the page
         total = 0
         for first in range(0, len(names), QUEUES_AT_ONCE):
             some = []
@@ -84,8 +84,12 @@ class QueueHandlers:
                     continue
                 total += 1
                 if asked.after is None or name > asked.after:
-                    some.append(asked.key(name, found))
-            best = heapq.nsmallest(asked.limit + 1, best + some)
+                    key = asked.key(name, found)
+                    if bound is None or key < bound:
+                        some.append(key)
+            best = sorted(best + some)[: asked.limit + 1]
+            if len(best) > asked.limit:
+                bound = best[-1]
             yield
         rows = []
         for *_, name in best[: asked.limit]:
@@ -176,6 +180,7 @@ class Asked:
         self.limit = page_limit(query)
         self.after = query.get("after")
         self.sort = _one_of(query, "sort", ("name", *_NUMBERS))
+        self._number = _NUMBERS.get(self.sort)
         if self.after is not None and self.sort != "name":
             raise Refused(Reason.BAD_ARGUMENT, "only a list that is sorted by name has pages")
         self._prefix = query.get("prefix", "")
@@ -188,8 +193,7 @@ class Asked:
 
     def key(self, name: str, found: NamedQueue) -> Key:
         """By which queues are sorted, ascending. The name stands last."""
-        number = _NUMBERS.get(self.sort)
-        return (name,) if number is None else (-number(found), name)
+        return (name,) if self._number is None else (-self._number(found), name)
 
 
 def _kind(name: str) -> str:

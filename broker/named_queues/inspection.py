@@ -15,7 +15,10 @@ ENTRIES_MAX: Final = 1_000_000
 
 def unacknowledged_count(found: NamedQueue) -> int:
     """Messages that were delivered, and neither settled nor given back."""
-    return sum(group.cursor.outstanding_count for group in found.group.all_groups())
+    count = 0
+    for group in found.group.all_groups():
+        count += group.cursor.outstanding_count
+    return count
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ OF_THE_OPERATORS = (
         name="a-list-of-queues-has-the-last-ones-only",
         why="an operator does not see the queue that grows",
         path="polymq/admin_queues.py",
-        old="            best = heapq.nsmallest(asked.limit + 1, best + some)\n",
-        new="            best = heapq.nsmallest(asked.limit + 1, some or best)\n",
+        old="            best = sorted(best + some)[: asked.limit + 1]\n",
+        new="            best = sorted(some or best)[: asked.limit + 1]\n",
         tests=(QUEUES,),
     ),
     Sabotage(
