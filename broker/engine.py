@@ -18,6 +18,7 @@ from polymq.broker.accounts.owners import Owners
 from polymq.broker.accounts.queue_readers import QueueReaders
 from polymq.broker.accounts.scram_logins import ScramLogins
 from polymq.broker.accounts.service_logins import ServiceLogins
+from polymq.broker.accounts.service_permissions import ServicePermissions
 from polymq.broker.accounts.token_logins import TokenLogins
 from polymq.broker.accounts.users import Users
 from polymq.broker.admission.admission import Admission
@@ -233,12 +234,23 @@ class Engine:
                 now=lambda: clock_ms() / 1000,
                 secret=random_bytes(32),
             )
+        self.service_permissions: ServicePermissions | None = None
+        if outside.permission_service is not None:
+            self.service_permissions = ServicePermissions(
+                service=outside.permission_service,
+                limits=outside.permission_limits,
+                scheduler=scheduler,
+                now=lambda: clock_ms() / 1000,
+                secret=random_bytes(32),
+                notices=self.core.notices,
+            )
         return Admission(
             self.users,
             self.logins,
             self.scram_logins,
             token_logins,
             self.service_logins,
+            self.service_permissions,
             Expiries(scheduler, lambda: clock_ms() / 1000),
             self.bans,
             self.connections,

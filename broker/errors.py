@@ -18,6 +18,7 @@ __all__ = [
     "Reason",
     "Refused",
     "StorageFailed",
+    "Unanswered",
     "WrongAcknowledgement",
 ]
 
@@ -40,9 +41,10 @@ class Reason(enum.Enum):
     RATE = "too many new connections"
     READ_ONLY = "the broker is read-only"
     STORAGE_FULL = "the disk is full"
+    UNDECIDED = "it is not known whether it is allowed"
 
 
-PASSING: Final = frozenset({Reason.LIMIT, Reason.READ_ONLY, Reason.STORAGE_FULL})
+PASSING: Final = frozenset({Reason.LIMIT, Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.UNDECIDED})
 """Reasons that pass by themselves or by an operator's doing: what the broker has to store by itself
 (a dead letter, a delayed message that is due) it tries again. Any other reason is the message's
 own, and the next attempt would end like the first."""
@@ -74,3 +76,16 @@ class Refused(BrokerError):
         self.reason = reason
         self.text = text
         self.stored = 0
+
+
+class Unanswered(Refused):
+    """A service has to be asked first (`PrincipalPort.ask`). Nothing has changed; with the answer
+    the operation can be tried again. Who does not ask treats it as refused.
+
+    Args:
+        wanted: what the service has to be asked.
+    """
+
+    def __init__(self, wanted: object, text: str) -> None:
+        super().__init__(Reason.UNDECIDED, text)
+        self.wanted = wanted

@@ -89,7 +89,10 @@ def running(certificate: tuple[Path, Path] | None = None) -> Iterator[Service]:
         def log_message(self, *_values: object) -> None:
             """Say nothing."""
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(http.server.ThreadingHTTPServer):
+        request_queue_size = 128
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.handle_error = lambda *_values: None  # type: ignore[method-assign]  # clients that go
     if certificate is not None:

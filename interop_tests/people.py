@@ -102,6 +102,7 @@ class MqttClient:
         client_id: str = "",
         clean: bool = True,
         will: str | None = None,
+        port: int | None = None,
     ) -> None:
         self.connected: queue.Queue[int] = queue.Queue()
         self.messages: queue.Queue[tuple[str, bytes]] = queue.Queue()
@@ -128,7 +129,7 @@ class MqttClient:
             self.client.username_pw_set(user, password)
         if will is not None:
             self.client.will_set(will, b"gone", qos=1)
-        self.client.connect(server.host, server.mqtt_port)
+        self.client.connect(server.host, port or server.mqtt_port)
         self.client.loop_start()
         self.code = self.connected.get(timeout=SECONDS)
         """CONNACK's, as MQTT 5 numbers it: 0, 134 bad credentials, 135 not authorized."""

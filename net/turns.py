@@ -30,6 +30,9 @@ PASSED_COUNT: Final = 8
 """Iterations of the loop that pass between two turns. With nothing to do they take a few hundredths
 of a turn."""
 
+WAITS: Final = object()
+"""What a step yields after which the work has to wait for something other than its turn."""
+
 
 class Turns:
     """The turns of the connections of one loop. Not for use from other threads.
@@ -62,11 +65,11 @@ class Turns:
         return self.clock() >= self._until
 
     def go_on(self, work: Iterator[object]) -> bool:
-        """Take steps of the work, at least one, until the turn is over. Returns whether the work
-        is done."""
+        """Take steps of the work, at least one, until the turn is over, or the work has to wait
+        (`WAITS`). Returns whether the work is done."""
         done = object()
-        while next(work, done) is not done:
-            if self.clock() >= self._until:
+        while (step := next(work, done)) is not done:
+            if step is WAITS or self.clock() >= self._until:
                 return False
         return True
 

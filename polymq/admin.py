@@ -58,6 +58,7 @@ STATUS: Final = {
     Reason.LIMIT: 409,
     Reason.BANNED: 403,
     Reason.RATE: 429,
+    Reason.UNDECIDED: 503,
     Reason.READ_ONLY: 503,
     Reason.STORAGE_FULL: 507,
 }

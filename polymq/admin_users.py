@@ -40,7 +40,7 @@ Committed = Callable[[Position], Awaitable[None]]
 
 
 class UserHandlers:
-    """The answers under `/users` and `/permissions`.
+    """The answers under `/users`, `/permissions` and `/service-answers`.
 
     Args:
         committed: waits until a change is on the disk.
@@ -50,6 +50,7 @@ class UserHandlers:
         self._users = engine.users
         self._exchanges = engine.exchanges
         self._logins = engine.logins
+        self._services = (engine.service_logins, engine.service_permissions)
         self._admission = engine.admission
         self._committed = committed
 
@@ -67,6 +68,7 @@ class UserHandlers:
             web.post("/permissions", self._add_rules),
             web.delete("/permissions", self._remove_rules),
             web.get("/permissions/check", self._check),
+            web.delete("/service-answers", self._forget_answers),
         ]
 
     # --- users ----------------------------------------------------------------------------
@@ -188,6 +190,13 @@ class UserHandlers:
             audit.note("permission removed", rule=str(rule), by=request[CALLER])
         await self._committed(position)
         return web.json_response({"permissions": [_rule_shown(rule) for rule in found]})
+
+    async def _forget_answers(self, request: web.Request) -> web.Response:
+        for service in self._services:
+            if service is not None:
+                service.forget_all()
+        audit.note("answers of services dropped", by=request[CALLER])
+        return web.Response(status=204)
 
     async def _check(self, request: web.Request) -> web.Response:
         query = request.query

@@ -280,6 +280,18 @@ def permission_check(
     return ExitCode.OK if found["allowed"] else ExitCode.FAILED
 
 
+@permission.command("forget")
+@operator_options
+def permission_forget(**options: Any) -> None:
+    """Forget what services have answered until now.
+
+    The login service and the permission service are asked again about the next login, publish or
+    subscription. Subscriptions that clients have stay until they connect again.
+    """
+    admin_client(options).request("DELETE", "/service-answers")
+    echo("The answers of services are forgotten.")
+
+
 def _show_rules(answer: dict[str, Any]) -> None:
     for rule in answer["permissions"]:
         echo(f"{rule['effect']:<5}  {rule['subject']}  {rule['action']}  {rule['topic']}")

@@ -260,9 +260,13 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
 
 
 def check_logins(settings: Settings) -> Iterator[Finding]:
-    """Whether what decides about logins outside of the server is configured as it can be. Nothing
-    is asked or fetched."""
-    what = {"jwt": settings.jwt.enabled, "login_service": settings.login_service.enabled}
+    """Whether what decides about logins and permissions outside of the server is configured as it
+    can be. Nothing is asked or fetched."""
+    what = {
+        "jwt": settings.jwt.enabled,
+        "login_service": settings.login_service.enabled,
+        "permission_service": settings.permission_service.enabled,
+    }
     if not any(what.values()):
         return
     try:

@@ -1,15 +1,20 @@
-"""What operators see of logins."""
+"""What operators see of logins, and of services that are asked."""
 
 from __future__ import annotations
 
 from polymq.broker.accounts.service_logins import ServiceLogins
+from polymq.broker.accounts.service_permissions import ServicePermissions
 from polymq.broker.engine import Engine
 from polymq.metrics import Probe, counter, gauge
 
 
 def login_probes(engine: Engine) -> list[Probe]:
     """The metrics of users and their logins."""
-    return [*_user_probes(engine), *_service_probes(engine.service_logins)]
+    return [
+        *_user_probes(engine),
+        *_service_probes(engine.service_logins),
+        *_permission_probes(engine.service_permissions),
+    ]
 
 
 def _service_probes(logins: ServiceLogins | None) -> list[Probe]:
@@ -37,6 +42,35 @@ def _service_probes(logins: ServiceLogins | None) -> list[Probe]:
             "polymq_login_service_waiting",
             "Questions that wait for their turn with the login service.",
             lambda: logins.waiting_count,
+        ),
+    ]
+
+
+def _permission_probes(permissions: ServicePermissions | None) -> list[Probe]:
+    if permissions is None:
+        return []
+    return [
+        counter(
+            "polymq_permission_service_results",
+            "Permissions that the permission service decided, and those that it did not.",
+            lambda: permissions.counts,
+            label="result",
+        ),
+        counter(
+            "polymq_permission_service_lookups",
+            "Permissions whose answer was remembered, and others.",
+            lambda: {"hit": permissions.hits, "miss": permissions.misses},
+            label="result",
+        ),
+        gauge(
+            "polymq_permission_service_calling",
+            "Questions that are with the permission service.",
+            lambda: permissions.calling,
+        ),
+        gauge(
+            "polymq_permission_service_waiting",
+            "Questions that wait for their turn with the permission service.",
+            lambda: permissions.waiting_count,
         ),
     ]
 

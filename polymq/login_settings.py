@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
+from polymq.asked_settings import URL_BYTES_MAX, AskedSettings
 from polymq.broker.accounts.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
 from polymq.broker.accounts.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
 from polymq.outside_urls import check_url
 from polymq.setting_kinds import Section
-
-URL_BYTES_MAX: Final = 2_048
 
 
 def _checked_iterations(count: int) -> int:
@@ -95,7 +94,7 @@ class JwtSettings(Section):
         return self
 
 
-class LoginServiceSettings(Section):
+class LoginServiceSettings(AskedSettings):
     """An HTTP service, or a plugin of amqtt, that decides about logins with a password."""
 
     url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
@@ -105,19 +104,10 @@ class LoginServiceSettings(Section):
     plain_hosts: list[str] = []
     """Hosts that may be asked without TLS, although passwords cross the network unencrypted
     then."""
-    ca: str = ""
-    """PEM file with the authorities that have to have issued the service's certificate. Empty:
-    those that the system trusts."""
-    header_file: str = ""
-    """File with one header that is sent with each question, mode 0600, such as
-    `Authorization: Bearer 6f1c...`: the service knows by it who asks. Empty: none is sent."""
     amqtt_plugin: str = ""
     """Instead of `url`: the class of an authentication plugin of amqtt, with its module, such as
     `amqtt.plugins.authentication.FileAuthPlugin`. Needs `polymq[amqtt]`. The plugin runs in a
     thread of this server."""
-    amqtt_config_file: str = ""
-    """TOML file with the configuration of the plugin: the fields of its class `Config`. Empty: it
-    has none."""
     amqtt_publish: list[str] = []
     """Topic filters that the clients which the plugin lets in may publish to, beside the
     permissions of a stored user, such as `devices/${username}/#`."""
@@ -126,36 +116,11 @@ class LoginServiceSettings(Section):
     timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
     """How long a question may wait for its turn, and how long the service may take to answer
     it. MQTT and AMQP clients have about ten seconds to log in."""
-    calls_max: Annotated[int, Field(ge=1, le=1_000)] = 16
-    """How many questions are with the service at a time."""
     waiting_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
     """How many others wait for their turn. Further logins are refused for the moment."""
-    cache_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """How many answers are remembered."""
     cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     """How long an answer is remembered, unless its `expires_in` is shorter. 0: not at all."""
-    denied_cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 5.0
-    """How long the answer `deny` is remembered. 0: not at all."""
 
     @property
-    def enabled(self) -> bool:
-        """Whether anything is asked."""
-        return bool(self.url or self.amqtt_plugin)
-
-    @model_validator(mode="after")
-    def _whole(self) -> LoginServiceSettings:
-        if self.url and self.amqtt_plugin:
-            raise ValueError("set only one of url and amqtt_plugin")
-        for_plugin = self.amqtt_config_file or self.amqtt_publish or self.amqtt_subscribe
-        if for_plugin and not self.amqtt_plugin:
-            raise ValueError("amqtt_plugin has to be set, too")
-        if not self.url:
-            if self.ca or self.header_file or self.plain_hosts:
-                raise ValueError("url has to be set, too")
-            return self
-        try:
-            check_url(self.url, self.plain_hosts)
-        except ValueError as error:
-            hint = ", which plain_hosts does not list" if "another machine" in str(error) else ""
-            raise ValueError(f"url {error}{hint}") from error
-        return self
+    def _of_plugin(self) -> bool:
+        return bool(self.amqtt_config_file or self.amqtt_publish or self.amqtt_subscribe)

@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from polymq.asked_settings import PermissionServiceSettings
 from polymq.bridge_settings import MqttBridge
 from polymq.broker.topics.settings import BYTES_MAX, DISKS_MAX, SECONDS_MAX
 from polymq.errors import ExitCode, Failure
@@ -369,6 +370,7 @@ class Settings(Section):
     tls: TlsSettings = TlsSettings()
     login: LoginSettings = LoginSettings()
     login_service: LoginServiceSettings = LoginServiceSettings()
+    permission_service: PermissionServiceSettings = PermissionServiceSettings()
     jwt: JwtSettings = JwtSettings()
     mqtt: MqttSettings = MqttSettings()
     amqp: AmqpSettings = AmqpSettings()

@@ -1,41 +1,25 @@
 """What a service is asked about a login, and what it answers. Pure.
 
-The answer is a JSON object:
+Beside `result` (`service_answers.py`), where `ignore` means that the users that are stored here
+decide, the answer may have:
 
-* `result`: `allow`, `deny`, or `ignore`: the users that are stored here decide.
 * `permissions`: in either form of `granting.py`; `superuser`: whether it may do everything.
 * `expires_in`: seconds after which the login ends.
-
-Rule: an answer that is not exactly this decides nothing, and so does one with a field that is not
-known: it may be a misspelt `permissions`.
 """
 
 from __future__ import annotations
 
-import enum
 import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from polymq.broker.accounts.granting import BadPermissions, parse_permissions
 from polymq.broker.accounts.permissions import ADMIN_RULES, Rule
+from polymq.broker.accounts.service_answers import BadAnswer, Result, parse_result, shown
 from polymq.broker.port.principals import Origin
 
 SECONDS_MAX: Final = 10 * 365 * 86_400
-_FIELDS: Final = {"result", "permissions", "superuser", "expires_in"}
-_SHOWN_MAX: Final = 60
-
-
-class Result(enum.Enum):
-    """What the service decides."""
-
-    ALLOW = "allow"
-    DENY = "deny"
-    IGNORE = "ignore"
-
-
-class BadAnswer(ValueError):
-    """Not an answer; the text says what is wrong, for the log."""
+_FIELDS: Final = frozenset({"permissions", "superuser", "expires_in"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,26 +65,13 @@ def parse_answer(content: bytes, user: str) -> Verdict:
     Raises:
         BadAnswer: it is none.
     """
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise BadAnswer("it is not JSON") from error
-    if not isinstance(value, dict):
-        raise BadAnswer("it is no object")
-    unknown = value.keys() - _FIELDS
-    if unknown:
-        raise BadAnswer(f"it has a field {_shown(min(unknown))}, which is not known")
-    try:
-        result = Result(value.get("result"))
-    except ValueError:
-        shown = _shown(value.get("result"))
-        raise BadAnswer(f"result is one of allow, deny and ignore, and not {shown}") from None
+    result, value = parse_result(content, _FIELDS)
     superuser = value.get("superuser", False)
     if not isinstance(superuser, bool):
         raise BadAnswer("superuser is true or false")
     seconds = value.get("expires_in")
     if seconds is not None and not _is_duration(seconds):
-        raise BadAnswer(f"expires_in is a number of seconds, and not {_shown(seconds)}")
+        raise BadAnswer(f"expires_in is a number of seconds, and not {shown(seconds)}")
     if result is not Result.ALLOW:
         return Verdict(result=result)
     try:
@@ -115,8 +86,3 @@ def parse_answer(content: bytes, user: str) -> Verdict:
 def _is_duration(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 < value <= SECONDS_MAX
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."

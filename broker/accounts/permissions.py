@@ -294,10 +294,19 @@ def is_level(name: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something is allowed, and the rule that says so; None where no rule speaks of it."""
+    """Whether something is allowed, and the rule that says so; None where no rule speaks of it.
+
+    Attributes:
+        is_open: no rule speaks of it, and one could.
+    """
 
     allowed: bool
     rule: Rule | None
+    is_open: bool = False
+
+
+_CLOSED: Final = Decision(False, None)
+_OPEN: Final = Decision(False, None, is_open=True)
 
 
 class RuleSet:
@@ -341,7 +350,7 @@ class RuleSet:
     def decide(self, action: Action, address: Address) -> Decision:
         """About one place: publishing to it, creating it, administering it."""
         if is_closed(address[0], action):
-            return Decision(False, None)
+            return _CLOSED
         seen = tuple(views(address))
         for pattern, rule in self._denies.get(action, ()):
             if any(matches(pattern, view) for view in seen):
@@ -349,12 +358,12 @@ class RuleSet:
         for pattern, rule in self._allows.get(action, ()):
             if any(matches(pattern, view) for view in seen):
                 return Decision(True, rule)
-        return Decision(False, None)
+        return _OPEN
 
     def decide_filter(self, action: Action, wanted: Address) -> Decision:
         """About everything that a filter may match: subscribing to it."""
         if is_closed(wanted[0], action):
-            return Decision(False, None)
+            return _CLOSED
         seen = tuple(views(wanted))
         # A wildcard in the place of the topic also stands for topics with dots in their names.
         reach = [(ONE_LEVEL, REST, *wanted[1:])] if wanted[0] == ONE_LEVEL else []
@@ -364,7 +373,7 @@ class RuleSet:
         for pattern, rule in self._allows.get(action, ()):
             if any(covers(pattern, view) for view in seen):
                 return Decision(True, rule)
-        return Decision(False, None)
+        return _OPEN
 
     def speaks_of(self, topic: str) -> bool:
         """Whether something in a topic may be read or published, be it a single tag: who may do
@@ -378,7 +387,7 @@ class RuleSet:
     def decide_some(self, action: Action, wanted: Address) -> Decision:
         """About a filter, be it for a single place of those that it matches."""
         if is_closed(wanted[0], action):
-            return Decision(False, None)
+            return _CLOSED
         seen = tuple(views(wanted))
         for pattern, rule in self._denies.get(action, ()):
             if any(covers(pattern, one) for one in seen):
@@ -386,7 +395,7 @@ class RuleSet:
         for pattern, rule in self._allows.get(action, ()):
             if any(overlaps(pattern, one) for one in seen):
                 return Decision(True, rule)
-        return Decision(False, None)
+        return _OPEN
 
 
 def _resolved(

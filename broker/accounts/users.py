@@ -73,7 +73,8 @@ class Users:
 
     Attributes:
         version: grows with every change.
-        outsiders: whether others than stored users may log in, because somebody else says who.
+        outsiders: whether clients have to log in even without stored users, because somebody else
+            says who they are, or what they may do.
         ring: all access keys.
         on_change: called after a change that was made now (not by a fold at the start).
     """

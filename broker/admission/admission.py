@@ -4,7 +4,7 @@ A broker without users is *open*: a client is who it says it is and may do every
 broker's listeners can be reached from its own machine only (or the operator wants it so); otherwise
 nobody is let in. With the first user it is *closed*: every client names a user and its password,
 or is `anonymous`, if a rule for that role exists. It is always closed where others than stored
-users may log in (`Users.outsiders`).
+users may log in, or a service decides what they may do (`Users.outsiders`).
 
 Rules:
 
@@ -37,8 +37,10 @@ from polymq.broker.accounts.quotas import DEFAULT, Pace, Quotas
 from polymq.broker.accounts.scram import METHOD as SCRAM_SHA_256
 from polymq.broker.accounts.scram_logins import ScramLogins
 from polymq.broker.accounts.service_logins import ServiceLogins
+from polymq.broker.accounts.service_permissions import ServicePermissions
 from polymq.broker.accounts.token_logins import TokenLogins
 from polymq.broker.accounts.users import Change, Users
+from polymq.broker.admission.asking import Asker
 from polymq.broker.admission.connections import Connections
 from polymq.broker.admission.expiries import Expiries
 from polymq.broker.admission.permitted_port import PermittedPort
@@ -49,6 +51,7 @@ from polymq.broker.port.broker import BrokerPort
 from polymq.broker.port.principals import (
     LOGIN_EXPIRED,
     UNKNOWN_ORIGIN,
+    AskedAs,
     LoginExchange,
     Origin,
 )
@@ -97,6 +100,7 @@ class Admission:
         scram_logins: ScramLogins,
         token_logins: TokenLogins | None,
         service_logins: ServiceLogins | None,
+        permissions: ServicePermissions | None,
         expiries: Expiries,
         bans: Bans,
         connections: Connections,
@@ -113,6 +117,7 @@ class Admission:
         self._scram_logins = scram_logins
         self._token_logins = token_logins
         self._service_logins = service_logins
+        self._permissions = permissions
         self._expiries = expiries
         self._strangers = strangers
         self._ports: WeakValueDictionary[str, PermittedPort] = WeakValueDictionary()
@@ -239,12 +244,14 @@ class Admission:
         self._logins.strangers.warn("login failed", address, access_key=access_key, reason=reason)
         raise Refused(Reason.NOT_AUTHENTICATED, _NO_USERS)
 
-    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+    def for_principal(
+        self, principal: str, client_id: str | None = None, *, asked_as: AskedAs | None = None
+    ) -> BrokerPort:
         """See `AdmissionPort.for_principal`."""
         if self.is_open:
             return self.port
         if client_id is not None:
-            return self._made(principal, client_id)
+            return self._made(principal, client_id, asked_as)
         if isinstance(principal, GrantedPrincipal):
             return self._granted_port(principal)
         return self._shared(principal)
@@ -260,7 +267,7 @@ class Admission:
     def _shared(self, principal: str) -> PermittedPort:
         found = self._ports.get(principal)
         if found is None:
-            found = self._ports[principal] = self._made(principal, None)
+            found = self._ports[principal] = self._made(principal)
         self._recent.pop(principal, None)
         self._recent.add(principal, found)
         return found
@@ -269,7 +276,7 @@ class Admission:
         """Of this login: of another one of the same name it may be another."""
         found = self._granted.pop(id(principal), None)
         if found is None or found[0] is not principal:
-            found = principal, self._made(principal, None)
+            found = principal, self._made(principal)
         self._granted.add(id(principal), found)
         return found[1]
 
@@ -282,8 +289,15 @@ class Admission:
         """See `AdmissionPort.listener_principal`."""
         return user or ANONYMOUS
 
-    def _made(self, principal: str, client_id: str | None) -> PermittedPort:
-        checked = Principal(parts=self.port, admission=self, name=principal, client_id=client_id)
+    def _made(
+        self, principal: str, client_id: str | None = None, asked_as: AskedAs | None = None
+    ) -> PermittedPort:
+        asker = None
+        if asked_as is not None and self._permissions is not None:
+            asker = Asker(self._permissions, asked_as)
+        checked = Principal(
+            parts=self.port, admission=self, name=principal, client_id=client_id, asker=asker
+        )
         return PermittedPort(self.port, checked)
 
     def rules_of(self, principal: str) -> RuleSet:

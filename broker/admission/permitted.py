@@ -9,6 +9,8 @@ Rules:
 * Publishing is checked when a template is made. A template remembers the version of the users that
   it was made under, and is not `valid` under any other: the hot path pays one comparison of
   integers for a run of messages.
+* Where a service has allowed it (`asking.py`), the template is not `valid` any more when the
+  answer's time is over, or the operator has dropped the answers.
 * Reading is checked when it begins: a subscription, a consumer, a resumed session. It ends when
   the right does (`admission.py`), so no delivery is checked.
 * A queue is a view on what its bindings collect. Who consumes from it needs the right to read all
@@ -31,6 +33,7 @@ from polymq.broker.routing.trie import address_of
 
 if TYPE_CHECKING:
     from polymq.broker.accounts.users import Users
+    from polymq.broker.admission.asking import Asker
     from polymq.broker.open_port import OpenPort
 
 
@@ -74,6 +77,27 @@ class PermittedTemplate:
     def refused(self) -> Sequence[tuple[int, int]]:
         """See `port.Template`."""
         return self.inner.refused
+
+
+class AnsweredTemplate(PermittedTemplate):
+    """A template that a service has allowed, until then."""
+
+    __slots__ = ("_asker", "_generation", "_until")
+
+    def __init__(self, inner: Template, users: Users, asker: Asker, until: float) -> None:
+        super().__init__(inner, users)
+        self._asker = asker
+        self._generation = asker.generation
+        self._until = until
+
+    @property
+    def valid(self) -> bool:
+        """See `port.Template`."""
+        return (
+            self.version == self._users.version
+            and self._asker.counts_still(self._until, self._generation)
+            and self.inner.valid
+        )
 
 
 class Permitted:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from polymq.broker.accounts.permissions import Action
-from polymq.broker.admission.permitted import Permitted, PermittedTemplate
+from polymq.broker.admission.permitted import AnsweredTemplate, Permitted, PermittedTemplate
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.infos import TopicInfo
 from polymq.broker.port.publishing import Placed, Publishing, Route, Template
@@ -58,9 +59,12 @@ class PermittedTopics(Permitted):
 
     def template(self, route: Route, **settings: Any) -> Template:
         """See `TopicPort.template`."""
-        self._principal.check(Action.PUBLISH, address_of(route.topic, route.tag))
+        principal = self._principal
+        until = principal.check(Action.PUBLISH, address_of(route.topic, route.tag))
         inner = self._parts.topics.template(route, **settings)
-        return PermittedTemplate(inner, self._principal.users)
+        if until == math.inf or principal.asker is None:
+            return PermittedTemplate(inner, principal.users)
+        return AnsweredTemplate(inner, principal.users, principal.asker, until)
 
     def publish_placed(
         self, template: Template, batch: Batch, first: int, last: int, *, born_ms: int

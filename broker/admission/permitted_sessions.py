@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from polymq.broker.accounts import audit
-from polymq.broker.accounts.permissions import format_pattern
+from polymq.broker.accounts.granting import publisher_of
+from polymq.broker.accounts.permissions import Action, format_pattern
+from polymq.broker.accounts.service_permissions import Said
+from polymq.broker.admission.asking import Answers
 from polymq.broker.admission.permitted import Permitted
 from polymq.broker.errors import Reason, Refused
+from polymq.broker.port.principals import RIGHTS_UNKNOWN
 from polymq.broker.port.publishing import Template
-from polymq.broker.port.sessions import Session, SessionLink
+from polymq.broker.port.sessions import Session, SessionLink, Will
 from polymq.broker.port.values import Address, Position, pattern_of
+from polymq.broker.routing.trie import address_of
 from polymq.broker.sessions.session import MqttSession
 from polymq.core_log.kernels.batch import Batch
 
+if TYPE_CHECKING:
+    from polymq.broker.admission.principal import Principal
+    from polymq.broker.open_port import OpenPort
+
+RESUMED_AT_ONCE: Final = 64
+"""Subscriptions of a resumed session that are looked at in one step, some 30 us each."""
+FORGOTTEN_MAX: Final = 64
+"""Subscriptions that have ended, and whose right is remembered still."""
+
 
 class PermittedSessions(Permitted):
-    """`port.SessionPort` for one principal, and the guard of each session that it connects."""
+    """`port.SessionPort` for one principal, and the guard of each session that it connects.
 
-    __slots__ = ()
+    What a service has allowed to be subscribed to stays allowed while the connection lasts, unless
+    a rule denies it: so no delivery is checked, and none ends because the service is slow.
+    """
+
+    __slots__ = ("_by_service", "_take_back")
+
+    def __init__(self, parts: OpenPort, principal: Principal) -> None:
+        super().__init__(parts, principal)
+        self._by_service: set[Address] = set()  # subscriptions that it has allowed
+        self._take_back: Callable[[], None] | None = None  # what is asked for a resumed session
 
     def connect(
         self,
@@ -81,7 +108,8 @@ class PermittedSessions(Permitted):
 
     def may_read(self, address: Address) -> bool:
         """Whether everything that the filter matches may be read."""
-        return self._principal.may_read(pattern_of(address))
+        decision = self._principal.decide_read(pattern_of(address))
+        return decision.allowed or (decision.is_open and address in self._by_service)
 
     def end_forbidden(self, session: MqttSession, address: Address) -> bool:
         """End a subscription that is not allowed any more, with all that waits for it or is in
@@ -101,7 +129,82 @@ class PermittedSessions(Permitted):
     def check_subscribe(self, session: MqttSession, address: Address) -> None:
         """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
         principal = self._principal
-        principal.check_filter(pattern_of(address))
+        until = principal.check_filter(pattern_of(address))
         if address not in session.subscriptions:
             count = self._parts.sessions.subscription_counts.get(principal.name, 0)
             principal.check_quota("subscriptions", count, principal.quotas.subscriptions)
+        if until == math.inf:
+            self._by_service.discard(address)
+        else:
+            if len(self._by_service) > len(session.subscriptions) + FORGOTTEN_MAX:
+                self._by_service.intersection_update(session.subscriptions)
+            self._by_service.add(address)
+
+    def testator(self, will: Will) -> str:
+        """In whose name its client's will is published. What the service has allowed stays the
+        will's right. Raises Refused: FORBIDDEN."""
+        principal, address = self._principal, address_of(will.topic, will.tag)
+        if principal.asker is None or principal.check(Action.PUBLISH, address) == math.inf:
+            return principal.name
+        return publisher_of(principal.name, address)
+
+    def find_rights(self, session: MqttSession, found: Callable[[], None]) -> None:
+        """Ask the service, where there is one, about the subscriptions that no rule speaks of; call
+        `found`, unless the connection ends before that: because the client has gone, or because the
+        service did not say it. Nothing of the session is lost then."""
+        if self._principal.asker is None:
+            found()
+            return
+        self._find_some(session, deque(session.subscriptions), found)
+
+    def _find_some(
+        self, session: MqttSession, left: deque[Address], found: Callable[[], None]
+    ) -> None:
+        if session.guard is not self:
+            return  # the connection has ended
+        principal = self._principal
+        wanted: dict[Address, object] = {}
+        for _ in range(min(RESUMED_AT_ONCE, len(left))):
+            address = left.popleft()
+            one = principal.wanted_read(pattern_of(address))
+            if one is not None and address not in self._by_service:
+                wanted[address] = one
+
+        if wanted:
+            answered = partial(self._found_some, session, wanted, left, found)
+            self._take_back = principal.ask(wanted.values(), answered)
+        else:
+            self._find_more(session, left, found)
+
+    def _found_some(
+        self,
+        session: MqttSession,
+        wanted: Mapping[Address, Any],
+        left: deque[Address],
+        found: Callable[[], None],
+        answers: Answers,
+    ) -> None:
+        for address, one in wanted.items():
+            said = answers[one].said
+            if said is Said.UNKNOWN:
+                if session.link is not None:
+                    session.link.expelled(RIGHTS_UNKNOWN)
+                return
+            if said is Said.ALLOWED:
+                self._by_service.add(address)
+        self._find_more(session, left, found)
+
+    def _find_more(
+        self, session: MqttSession, left: deque[Address], found: Callable[[], None]
+    ) -> None:
+        if left:
+            more = partial(self._find_some, session, left, found)
+            self._parts.storage.scheduler.call_soon(more)
+        else:
+            found()
+
+    def left(self) -> None:
+        """The connection has ended."""
+        take_back, self._take_back = self._take_back, None
+        if take_back is not None:
+            take_back()

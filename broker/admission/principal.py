@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.permissions import (
@@ -13,6 +13,7 @@ from polymq.broker.accounts.permissions import (
     Decision,
     group_address,
 )
+from polymq.broker.admission.asking import Asker
 from polymq.broker.admission.rights import Rights, RightsSource
 from polymq.broker.errors import Refused
 from polymq.broker.port.broker import BrokerPort
@@ -49,6 +50,9 @@ class Anybody:
     as_owner = ""
     """See `PrincipalPort.as_owner`: what it leaves behind belongs to nobody."""
 
+    asks = False
+    """See `PrincipalPort.asks`."""
+
     def __init__(self, admission: Entrance) -> None:
         self._entrance = admission
 
@@ -80,6 +84,23 @@ class Anybody:
     def check_group(self, name: str) -> None:
         """See `PrincipalPort.check_group`."""
 
+    def wanted_read(self, address: Address) -> object | None:
+        """See `PrincipalPort.wanted_read`."""
+        return None
+
+    def wanted_publish(self, topic: str, tag: str | None) -> object | None:
+        """See `PrincipalPort.wanted_publish`."""
+        return None
+
+    def ask(self, wanted: Iterable[Any], answered: Callable[[Any], None]) -> Callable[[], None]:
+        """See `PrincipalPort.ask`."""
+        answered(None)
+        return _nothing
+
+    def know(self, answers: Any) -> Any:
+        """See `PrincipalPort.know`."""
+        return None
+
     @property
     def lasting(self) -> Anybody:
         """See `PrincipalPort.lasting`."""
@@ -96,6 +117,7 @@ class Principal(Rights):
     Args:
         parts: what is behind the checks.
         client_id: of an MQTT connection, for rules that name it.
+        asker: asks a service about what no rule speaks of; None: that is refused.
     """
 
     __slots__ = ("_parts",)
@@ -103,13 +125,20 @@ class Principal(Rights):
     _admission: Entrance
 
     def __init__(
-        self, *, parts: OpenPort, admission: Entrance, name: str, client_id: str | None = None
+        self,
+        *,
+        parts: OpenPort,
+        admission: Entrance,
+        name: str,
+        client_id: str | None = None,
+        asker: Asker | None = None,
     ) -> None:
         super().__init__(
             admission=admission,
             clock_ms=parts.storage.clock_ms,
             name=name,
             client_id=client_id,
+            asker=asker,
         )
         self._parts = parts
 
@@ -172,6 +201,43 @@ class Principal(Rights):
             client_id=self._client_id,
         )
 
+    # --- a service that is asked --------------------------------------------------------------
+
+    @property
+    def asks(self) -> bool:
+        """See `PrincipalPort.asks`."""
+        return self._asker is not None
+
+    @property
+    def asker(self) -> Asker | None:
+        """What asks for it, if a service is asked."""
+        return self._asker
+
+    def wanted_read(self, address: Address) -> object | None:
+        """See `PrincipalPort.wanted_read`."""
+        if self._asker is None or not self.decide_read(address).is_open:
+            return None
+        return self._asker.wanted(Action.SUBSCRIBE, address)
+
+    def wanted_publish(self, topic: str, tag: str | None) -> object | None:
+        """See `PrincipalPort.wanted_publish`."""
+        address = address_of(topic, tag)
+        if self._asker is None:
+            return None
+        decision = self.decide(Action.PUBLISH, address)
+        if decision.allowed and not self._parts.exchanges.is_made(topic):
+            decision = self.decide(Action.CREATE, address)
+        return self._asker.wanted(Action.PUBLISH, address) if decision.is_open else None
+
+    def ask(self, wanted: Iterable[Any], answered: Callable[[Any], None]) -> Callable[[], None]:
+        """See `PrincipalPort.ask`."""
+        assert self._asker is not None
+        return self._asker.ask(wanted, answered)
+
+    def know(self, answers: Any) -> Any:
+        """See `PrincipalPort.know`."""
+        return None if self._asker is None else self._asker.know(answers)
+
     # --- half messages: `half_messages.Decider` ---------------------------------------------
 
     def may_end(self, owner: str) -> bool:
@@ -189,9 +255,9 @@ class _Lasting(Principal):
 
     __slots__ = ()
 
-    def _require(self, action: Action, address: Address, decision: Decision) -> None:
+    def _require(self, action: Action, address: Address, decision: Decision) -> float:
         try:
-            super()._require(action, address, decision)
+            return super()._require(action, address, decision)
         except Refused as error:
             text = f"{error.text} when its client has gone: that needs a user and rules stored here"
             raise Refused(error.reason, text) from None
@@ -215,9 +281,12 @@ class GroupMember(Principal):
         self._group = group
         self._topics = {RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group}
 
-    def check(self, action: Action, address: Address) -> None:
+    def check(self, action: Action, address: Address) -> float:
         """About one place. Raises Refused: FORBIDDEN."""
         if action in (Action.PUBLISH, Action.CREATE) and address[0] in self._topics:
-            self.check_group(self._group)
-        else:
-            super().check(action, address)
+            return self.check_filter(group_address(self._group))
+        return super().check(action, address)
+
+
+def _nothing() -> None:
+    """Nobody was asked."""

@@ -1,11 +1,13 @@
 """The rights of one principal, as they are now: the part of a checked port that decides.
 
 What it takes from the users (rules, rates) it keeps until their version changes. A refusal is an
-error with a sentence for the client, and a line of the audit log.
+error with a sentence for the client, and a line of the audit log. Where no rule speaks of
+something, a service may have to say whether it is allowed (`asking.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -13,6 +15,7 @@ from polymq.broker.accounts import audit
 from polymq.broker.accounts.permissions import ANONYMOUS, Action, Decision, RuleSet, format_pattern
 from polymq.broker.accounts.quotas import Pace, Quotas
 from polymq.broker.accounts.users import Users
+from polymq.broker.admission.asking import Asker
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.values import REST, Address
 
@@ -46,11 +49,13 @@ class Rights:
     Args:
         clock_ms: wall clock, for its rates.
         client_id: of an MQTT connection, for rules that name it.
+        asker: asks a service about what no rule speaks of; None: that is refused.
     """
 
     __slots__ = (
         "__weakref__",
         "_admission",
+        "_asker",
         "_client_id",
         "_clock_ms",
         "_granted",
@@ -69,12 +74,14 @@ class Rights:
         clock_ms: Callable[[], int],
         name: str,
         client_id: str | None,
+        asker: Asker | None = None,
     ) -> None:
         self.name = name
         self._admission = admission
         self.users = admission.users
         self._clock_ms = clock_ms
         self._client_id = client_id
+        self._asker = asker
         self._version = -1  # of the users, that what follows was taken from
         self._rules: RuleSet
         self.pace: Pace
@@ -83,8 +90,17 @@ class Rights:
 
     def may_read(self, address: Address) -> bool:
         """Whether everything that the filter matches may be read."""
+        return self.decide_read(address).allowed
+
+    def decide(self, action: Action, address: Address) -> Decision:
+        """What the rules say about one place."""
         self.refresh()
-        return self._rules.decide_filter(Action.SUBSCRIBE, address).allowed
+        return self._rules.decide(action, address)
+
+    def decide_read(self, address: Address) -> Decision:
+        """What the rules say of reading everything that the filter matches."""
+        self.refresh()
+        return self._rules.decide_filter(Action.SUBSCRIBE, address)
 
     def may_know(self, topic: str) -> bool:
         """Whether anything in the topic may be read or published."""
@@ -128,20 +144,30 @@ class Rights:
             "permissions here",
         )
 
-    def check(self, action: Action, address: Address) -> None:
-        """About one place. Raises Refused: FORBIDDEN."""
-        self.refresh()
-        self._require(action, address, self._rules.decide(action, address))
+    def check(self, action: Action, address: Address) -> float:
+        """About one place.
 
-    def check_filter(self, address: Address, action: Action = Action.SUBSCRIBE) -> None:
-        """About everything that the filter matches. Raises Refused: FORBIDDEN."""
+        Returns:
+            Until when it may be done, in seconds since the epoch; infinity: as long as the rules
+            stay.
+
+        Raises:
+            Refused: FORBIDDEN, UNDECIDED (a service has not said it).
+            Unanswered: a service has to be asked.
+        """
+        return self._require(action, address, self.decide(action, address))
+
+    def check_filter(self, address: Address, action: Action = Action.SUBSCRIBE) -> float:
+        """About everything that the filter matches. Returns and raises as `check`."""
         self.refresh()
         if (action, address) in self._granted:
-            return
-        self._require(action, address, self._rules.decide_filter(action, address))
-        if len(self._granted) >= GRANTED_MAX:
-            self._granted.clear()
-        self._granted.add((action, address))
+            return math.inf
+        until = self._require(action, address, self._rules.decide_filter(action, address))
+        if until == math.inf:
+            if len(self._granted) >= GRANTED_MAX:
+                self._granted.clear()
+            self._granted.add((action, address))
+        return until
 
     def check_some(self, address: Address, action: Action) -> None:
         """About some place that the filter matches. Raises Refused: FORBIDDEN."""
@@ -162,11 +188,17 @@ class Rights:
         """How much it may have."""
         return self._admission.quotas_of(self.name)
 
-    def _require(self, action: Action, address: Address, decision: Decision) -> None:
+    def _require(self, action: Action, address: Address, decision: Decision) -> float:
         if decision.allowed:
-            return
+            return math.inf
+        rule = "" if decision.rule is None else str(decision.rule)
+        if decision.is_open and self._asker is not None:
+            until = self._asker.until(action, address)
+            if until is not None:
+                return until
+            rule = "none, and the permission service does not allow it"
         resource = format_pattern(address)
-        self._tell(action.value, address, rule="" if decision.rule is None else str(decision.rule))
+        self._tell(action.value, address, rule=rule)
         raise Refused(
             Reason.FORBIDDEN,
             f"user '{self.name}' may not {action.value} {audit.printable(resource)}",

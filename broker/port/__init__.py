@@ -28,7 +28,14 @@ from __future__ import annotations
 
 from polymq.broker.bounded_cache import BoundedCache
 from polymq.broker.durability import APPENDED, FLUSHED, IN_SYNC, Durability
-from polymq.broker.errors import BrokerError, Reason, Refused, StorageFailed, WrongAcknowledgement
+from polymq.broker.errors import (
+    BrokerError,
+    Reason,
+    Refused,
+    StorageFailed,
+    Unanswered,
+    WrongAcknowledgement,
+)
 from polymq.broker.messages.amqp_content import (
     AMQP_PROPERTY,
     CLOUD_EVENT_PREFIXES,
@@ -80,7 +87,9 @@ from polymq.broker.port.groups import GroupInfo, GroupPort
 from polymq.broker.port.infos import ExchangeInfo, QueueInfo, TopicInfo
 from polymq.broker.port.principals import (
     LOGIN_EXPIRED,
+    RIGHTS_UNKNOWN,
     AdmissionPort,
+    AskedAs,
     LoginExchange,
     Origin,
     PrincipalPort,
@@ -128,12 +137,14 @@ __all__ = [
     "PAYLOAD_FORMAT_NAME",
     "PUBLISHER_PROPERTY",
     "REST",
+    "RIGHTS_UNKNOWN",
     "ROOT_EXCHANGE",
     "SYS_TOPIC",
     "TTL_PROPERTY",
     "Address",
     "AdmissionPort",
     "AmqpContent",
+    "AskedAs",
     "BoundedCache",
     "BrokerError",
     "BrokerPort",
@@ -183,6 +194,7 @@ __all__ = [
     "TopicPort",
     "TransactionPort",
     "Unacked",
+    "Unanswered",
     "WhenCommitted",
     "Will",
     "WrongAcknowledgement",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from polymq.broker.errors import Refused
 from polymq.broker.port.connections import ConnectedClient
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LOGIN_EXPIRED: Final = "what it logged in with has expired"
 """Why a connection has to end, as `PrincipalPort.enter` says it: protocols may have a code for
 it."""
+RIGHTS_UNKNOWN: Final = "a service did not say whether it may have its subscriptions"
+"""The same, where it may come again in a moment."""
 
 
 def _no_certificate() -> str:
@@ -42,6 +44,26 @@ class Origin:
 
 
 UNKNOWN_ORIGIN: Final = Origin()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAs:
+    """Who a service is asked about.
+
+    Attributes:
+        user: the name that it logged in with; empty if it named none.
+        client_id: as the client or the server named it.
+        address: the client's address without its port.
+        mount_point: of its listener.
+        name_of: the topic name or filter by which MQTT knows an address of the broker. Two
+            addresses never have the same.
+    """
+
+    user: str
+    client_id: str
+    address: str
+    mount_point: str
+    name_of: Callable[[Address], str]
 
 
 class LoginExchange(Protocol):
@@ -140,12 +162,16 @@ class AdmissionPort(Protocol):
         """The principal of who does not log in at a listener: the user that the configuration
         names for it, or nobody (an empty name)."""
 
-    def for_principal(self, principal: str, client_id: str | None = None) -> BrokerPort:
+    def for_principal(
+        self, principal: str, client_id: str | None = None, *, asked_as: AskedAs | None = None
+    ) -> BrokerPort:
         """The port that a client uses from its login on: its operations are those that it may do,
         and raise Refused: FORBIDDEN otherwise. Ask for it in the call that authenticated.
 
         Args:
             client_id: of an MQTT client; rules may name it.
+            asked_as: of a client about whose permissions a service is asked, if there is one: then
+                operations may raise Unanswered (`PrincipalPort.ask`).
         """
 
     def for_owner(self, owner: str) -> BrokerPort:
@@ -200,6 +226,33 @@ class PrincipalPort(Protocol):
         Raises:
             Refused: LIMIT, the user has too many connections.
         """
+
+    @property
+    def asks(self) -> bool:
+        """Whether a service may have to be asked before some of its operations. They raise
+        Unanswered then, and have done nothing."""
+
+    def wanted_read(self, address: Address) -> object | None:
+        """What the service has to be asked before everything is read that the filter matches;
+        None: nothing."""
+
+    def wanted_publish(self, topic: str, tag: str | None) -> object | None:
+        """The same before something is published there."""
+
+    def ask(self, wanted: Iterable[Any], answered: Callable[[Any], None]) -> Callable[[], None]:
+        """Ask the service, a few questions at a time. `answered` is called once, maybe in this
+        call, with the answers.
+
+        Args:
+            wanted: as the methods above returned it, or as `Unanswered` has it.
+
+        Returns:
+            Call this when the client has gone before that: `answered` is not called any more.
+        """
+
+    def know(self, answers: Any) -> Any:
+        """From now on operations count with these answers of `ask`, whether or not they are
+        remembered for others; None: with none. Returns those that they counted with."""
 
     @property
     def lasting(self) -> PrincipalPort:

@@ -13,6 +13,7 @@ subscription changes nothing of that (`flights.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused, WrongAcknowledgement
@@ -51,6 +52,16 @@ class Guard(Protocol):
 
     def may_read(self, address: Address) -> bool:
         """Whether everything that the filter matches may be read."""
+
+    def find_rights(self, session: MqttSession, found: Callable[[], None]) -> None:
+        """The session is resumed: find out what it may have of its subscriptions, and call `found`,
+        maybe in this call. Where nobody says it, the connection ends instead."""
+
+    def testator(self, will: Will) -> str:
+        """In whose name its client's will is published. Raises Refused: FORBIDDEN."""
+
+    def left(self) -> None:
+        """The connection has ended."""
 
     def check_subscribe(self, session: MqttSession, address: Address) -> None:
         """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
@@ -125,7 +136,8 @@ class MqttSession(SessionEnd):
 
     def set_will(self, will: Will) -> None:
         """See `port.Session`."""
-        self.position = max(self.position, self.sessions.wills.make(self, will))
+        principal = self.principal if self.guard is None else self.guard.testator(will)
+        self.position = max(self.position, self.sessions.wills.make(self, will, principal))
 
     def clear_will(self) -> None:
         """See `port.Session`."""
@@ -504,7 +516,14 @@ class MqttSession(SessionEnd):
         for subscription in self.subscriptions.values():
             if subscription.owed is not None:
                 subscription.owed.interrupted = True
-        self.sessions.resuming.add(self._resume(self.connection_number))
+        go_on = partial(self._begin_resuming, self.connection_number)
+        if self.guard is None:
+            go_on()
+        else:
+            self.guard.find_rights(self, go_on)
+
+    def _begin_resuming(self, connection_number: int) -> None:
+        self.sessions.resuming.add(self._resume(connection_number))
 
     def _resume(self, connection_number: int) -> Iterator[None]:
         """Nothing is sent before all subscriptions that the user has no right to have ended. They
@@ -548,7 +567,9 @@ class MqttSession(SessionEnd):
     def disconnect(self) -> None:
         """See `port.Session`."""
         self.link = self.takes_apart = None
-        self.guard = None
+        guard, self.guard = self.guard, None
+        if guard is not None:
+            guard.left()
         self.connection_number += 1
         if self.backlog is not None:
             self.backlog.heads.clear()  # what does not count of what waits is more now

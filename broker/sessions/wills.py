@@ -20,7 +20,8 @@ When it is published:
 Rules:
 
 * The rights of the client's user count at CONNECT and again at the publication. A right that was
-  granted with the login only (`accounts/granting.py`) is the will's until then.
+  granted with the login only (`accounts/granting.py`), or by a service that was asked
+  (`admission/asking.py`), is the will's until then.
 * What the broker does not take now (a full disk) is offered again. What it can never take is lost,
   and said in the log.
 * A stop in order publishes nothing: the clients did not go away.
@@ -197,14 +198,18 @@ class Wills:
 
     # --- clients ------------------------------------------------------------------------------
 
-    def make(self, session: Owner, will: Will) -> Position:
+    def make(self, session: Owner, will: Will, principal: str) -> Position:
         """The client of the session leaves this will.
+
+        Args:
+            principal: in whose name it is published: that of the session, maybe with another right
+                that was granted to it.
 
         Raises:
             Refused: TOO_LARGE, FORBIDDEN, LIMIT, or the log takes nothing.
         """
         core = self._core
-        self.may_publish(session.principal, session.client_id, will.topic, will.tag)
+        self.may_publish(principal, session.client_id, will.topic, will.tag)
         address = self._topics.address(will.topic, will.tag)
         try:
             properties = constant_properties(will.tag, _properties_of(will, session.client_id))
@@ -214,7 +219,6 @@ class Wills:
             raise Refused(Reason.TOO_LARGE, "the properties of the will are too large")
         core.check_writable()
         number = core.take_number()
-        principal = session.principal
         if isinstance(principal, GrantedPrincipal):  # what else it was granted ends with its login
             principal = publisher_of(principal, address)
         found = Testament(number, session.client_id, principal, will)

@@ -112,6 +112,7 @@ _REPLY_CODES: Final[Mapping[Reason, ReplyCode]] = {
     Reason.LIMIT: ReplyCode.PRECONDITION_FAILED,
     Reason.BANNED: ReplyCode.ACCESS_REFUSED,
     Reason.RATE: ReplyCode.PRECONDITION_FAILED,
+    Reason.UNDECIDED: ReplyCode.ACCESS_REFUSED,
     Reason.READ_ONLY: ReplyCode.RESOURCE_ERROR,
     Reason.STORAGE_FULL: ReplyCode.RESOURCE_ERROR,
 }

@@ -28,6 +28,7 @@ STATUS_OF_REASON: Final[Mapping[Reason, int]] = {
     Reason.LIMIT: 429,
     Reason.BANNED: 403,
     Reason.RATE: 429,
+    Reason.UNDECIDED: 503,
     Reason.READ_ONLY: 503,
     Reason.STORAGE_FULL: 507,
 }

@@ -4,7 +4,7 @@ them: subject to its rights, and to be replaced and removed by the client like a
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from polymq.broker.port import Refused, Session
@@ -43,10 +43,7 @@ def subscribe_client(
     """Give a client that has connected its subscriptions; None if there are none."""
     outcome = Outcome(session.position)
     found = False
-    for asked in subscriptions:
-        name = fill_in(asked.filter, (), client_id, user)
-        if name is None:
-            continue
+    for asked, name in filters_of(subscriptions, client_id, user):
         try:
             add_subscription(
                 outcome,
@@ -63,3 +60,13 @@ def subscribe_client(
         except Refused as error:
             log.info("%s: automatic subscription to %r refused: %s", client_id, name, error.text)
     return outcome if found else None
+
+
+def filters_of(
+    subscriptions: Sequence[AutoSubscription], client_id: str, user: str
+) -> Iterator[tuple[AutoSubscription, str]]:
+    """Those that a client gets, with their filters."""
+    for asked in subscriptions:
+        name = fill_in(asked.filter, (), client_id, user)
+        if name is not None:
+            yield asked, name

@@ -9,6 +9,8 @@ Rules:
 * With an authentication method it takes more packets to find that out (`authenticating.py`). The
   same exchange on a running connection changes nothing but how sure it is who is there: who proves
   to be another user is closed.
+* Where a service decides what the client may do, it is asked about the will and about automatic
+  subscriptions before the client is let in (`asking.py`): until then it is not known who is there.
 * CONNACK leaves when the session is committed.
 
 How a CONNECT is answered is in `login.py`; what the client does afterwards in `connection.py`.
@@ -17,17 +19,19 @@ How a CONNECT is answered is in `login.py`; what the client does afterwards in `
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from polymq.broker.port import Reason, Refused, Session
+from polymq.broker.port import AskedAs, Reason, Refused, Session
 from polymq.broker.port import Will as StoredWill
 from polymq.gateways.mqtt.aliases import OutgoingAliases
+from polymq.gateways.mqtt.asking import about_filters, about_will
 from polymq.gateways.mqtt.authenticating import Authentication
-from polymq.gateways.mqtt.auto_subscribing import subscribe_client
+from polymq.gateways.mqtt.auto_subscribing import filters_of, subscribe_client
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
 from polymq.gateways.mqtt.login import ANONYMOUS, Login, authenticate
-from polymq.gateways.mqtt.mapping import is_ignored
+from polymq.gateways.mqtt.mapping import broker_name, is_ignored
 from polymq.gateways.mqtt.packets import MQTT_5, Authenticate, Connect, Will
 from polymq.gateways.mqtt.protocol import Protocol, State
 from polymq.gateways.mqtt.reason_codes import ReasonCode
@@ -196,7 +200,7 @@ class Connecting(SocketConnection):
             login.own_id,
         )
         if self.asking:
-            self._withdraw = withdraw
+            self._withdraw = self._withdraw or withdraw
             self.shortcut = None  # it would handle what comes behind CONNECT
 
     # --- enhanced authentication ------------------------------------------------------------
@@ -240,7 +244,7 @@ class Connecting(SocketConnection):
             self._flow.end(LOGIN)
             self._send_auth(self._core.challenge(challenge))
         elif connects and self.asking:
-            self._withdraw = authentication.end
+            self._withdraw = self._withdraw or authentication.end
             self.shortcut = None
 
     def _exchanged(self, authentication: Authentication, principal: str | Refused) -> None:
@@ -323,10 +327,14 @@ class Connecting(SocketConnection):
 
     def _known(self, login: Login, principal: str | Refused) -> None:
         """The answer to who the client is; it may come in the call that asked."""
-        self._flow.end(LOGIN)
-        waited, self._withdraw = self._withdraw is not None, None
-        self.shortcut = self.fast_path
-        self._forget_early()
+        try:
+            if self._asks_first(login, principal):
+                return
+        except Refused as error:
+            self._end_login()
+            self._refuse(login.reason_of(error), error.text)
+            return
+        waited = self._end_login()
         if self._core.state not in (State.ACCEPTING, State.AUTHENTICATING):
             return  # it did not wait
         if isinstance(principal, Refused):
@@ -340,22 +348,80 @@ class Connecting(SocketConnection):
         except Refused as error:
             self._refuse(login.reason_of(error), error.text)
             return
+        finally:
+            self._port.principal.know(None)
         self._connected(login, session)
         if waited:
             self._regulate()
             self.consume_again()
 
-    def _log_in(self, login: Login, principal: str) -> Session:
-        """From now on the client's own port. Raises Refused."""
-        packet = login.packet
+    def _end_login(self) -> bool:
+        """It is known who the client is. Returns whether that was waited for."""
+        self._flow.end(LOGIN)
+        waited, self._withdraw = self._withdraw is not None, None
+        self.shortcut = self.fast_path
+        self._forget_early()
+        return waited
+
+    def _asks_first(self, login: Login, principal: str | Refused) -> bool:
+        """Whether a service has to be asked what the client may do, before it is let in: then its
+        answer is waited for like the login. Raises Refused."""
+        is_waiting = self._core.state in (State.ACCEPTING, State.AUTHENTICATING)
+        if isinstance(principal, Refused) or not is_waiting or login.answers is not None:
+            return False
+        self._open_port(login, principal)
+        own = self._port.principal
+        if not own.asks:
+            return False
+        autos = filters_of(self._shared.auto_subscriptions, login.own_id, self._user)
+        wanted = [
+            *about_will(login.packet.will, self._mapping, own),
+            *about_filters((name for _, name in autos), self._mapping, own),
+        ]
+        return self._waits_for_rights(login, principal, wanted)
+
+    def _waits_for_rights(self, login: Login, principal: str, wanted: Sequence[object]) -> bool:
+        """Ask. Returns whether the answers have to be waited for."""
+        before, self._withdraw = self._withdraw, None
+        answered = partial(self._rights_known, login, principal)
+        take_back = self._port.principal.ask(wanted, answered)
+        if login.answers is not None:
+            self._withdraw = before
+            return False
+        self._withdraw = take_back
+        self.shortcut = None
+        return True
+
+    def _rights_known(self, login: Login, principal: str, answers: Any) -> None:
+        login.answers = answers
+        if self._withdraw is not None:
+            self.context.turns.wait(partial(self._known, login, principal))
+
+    def _open_port(self, login: Login, principal: str) -> None:
+        """From now on the client's own port, and it may be told to go. Raises Refused."""
         self._principal = principal
-        self._port = self._port.admission.for_principal(principal, login.own_id)
+        self._port = self._shared.port.admission.for_principal(
+            principal,
+            login.own_id,
+            asked_as=AskedAs(
+                user=self._user,
+                client_id=login.own_id,
+                address=self.address,
+                mount_point=self._shared.rules.mount_point,
+                name_of=broker_name,
+            ),
+        )
         self._mapping = self._shared.mapping.of(self._port, login.own_id, self._user)
+        self._leave = self._port.principal.enter(self.expelled)
+
+    def _log_in(self, login: Login, principal: str) -> Session:
+        """Let the client in. Raises Refused."""
+        packet = login.packet
         self.fast_path.log_in(self._port, self._mapping)
+        self._port.principal.know(login.answers)
         if packet.packet_bytes_max is not None:
             self.fast_path.sent_bytes_max = packet.packet_bytes_max
         will = None if packet.will is None else self._will_of(packet.will)
-        self._leave = self._port.principal.enter(self.expelled)
         session = self._port.sessions.connect(
             login.client_id,
             clean=packet.clean,
@@ -426,6 +492,7 @@ class Connecting(SocketConnection):
         self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
         self._shared.sys_topics.came(self.fast_path, self._port.principal.check_read)
+        before = self._port.principal.know(login.answers)
         outcome = subscribe_client(
             self._shared.auto_subscriptions,
             session,
@@ -434,6 +501,7 @@ class Connecting(SocketConnection):
             login.own_id,
             self._user,
         )
+        self._port.principal.know(before)
         if outcome is not None:
             self._answer_subscribed(b"", outcome)
         if not self.fast_path.leaving:

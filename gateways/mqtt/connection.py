@@ -21,19 +21,22 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from polymq.broker.port import (
     LOGIN_EXPIRED,
+    RIGHTS_UNKNOWN,
     BrokerError,
     Refused,
     Session,
+    Unanswered,
     WrongAcknowledgement,
 )
 from polymq.gateways.mqtt.acknowledging import acknowledge, missing_ids
+from polymq.gateways.mqtt.asking import about_filters, about_runs
 from polymq.gateways.mqtt.connecting import Connecting
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.kernels import codes
@@ -60,13 +63,18 @@ from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
 from polymq.gateways.mqtt.subscribing import Outcome, subscribe, unsubscribe
-from polymq.net.flow import AHEAD, DISK, LEAVING, TURN, UNREAD, UPLOAD
+from polymq.net.flow import AHEAD, DISK, LEAVING, QUESTION, TURN, UNREAD, UPLOAD
 
 log = logging.getLogger(__name__)
 
 FLAG_QOS: Final = codes.FLAG_QOS
 CONNACK_BYTES_3: Final = 4
 """Of CONNACK before MQTT 5."""
+_EXPELLED: Final = {
+    LOGIN_EXPIRED: ReasonCode.MAXIMUM_CONNECT_TIME,
+    RIGHTS_UNKNOWN: ReasonCode.SERVER_BUSY,
+}
+"""Why a client may not be here, where there is a reason code for it."""
 ANSWER_BYTES: Final = 8
 """Of SUBACK and UNSUBACK beside their codes and properties, at most."""
 
@@ -82,6 +90,8 @@ class Connection(Connecting):
         self._partial = 0  # bytes of an incomplete packet when they last were a sign of life
         self._has_part = False  # of a packet, and it counts
         self._unread = 0  # bytes of answers written while the transport was full
+        self._take_back: Callable[[], None] | None = None  # what a service is asked
+        self._knows = False  # what it has answered counts for what is handled now
         self._reading = Reading(
             core=self._core,
             inbox=shared.inbox,
@@ -113,10 +123,15 @@ class Connection(Connecting):
         except BrokerError as error:
             self.failed(error)
             return end
+        if self._knows and not (self.waits_for_rights or reading.is_working):
+            self._knows = False
+            self._port.principal.know(None)
         if reading.is_interrupted:
             self._flow.begin(TURN)
             self._regulate()
             self.context.turns.wait(self._next_turn)
+            return at
+        if self.waits_for_rights:
             return at
         if end - at > self._limits.small_part_bytes or self._has_part:
             self._wait_for_rest(end - at)
@@ -257,6 +272,9 @@ class Connection(Connecting):
             self._shared.uploads.reserve(self, 0)
         self._core.close()
         self._reading.forget()
+        if self._take_back is not None:
+            self._take_back()
+            self._take_back = None
         self.fast_path.session = None
         self._shared.sys_topics.left(self.fast_path)
         if session is not None:
@@ -280,7 +298,7 @@ class Connection(Connecting):
 
     # --- control packets --------------------------------------------------------------------
 
-    def handle(self, event: Event) -> Iterator[None] | None:
+    def handle(self, event: Event) -> Iterator[object] | None:
         """A packet other than PUBLISH and acknowledgements. Returns what is to be done for it
         step by step, if it may be long; after that it is handled."""
         match event:
@@ -317,13 +335,18 @@ class Connection(Connecting):
             self._session.clear_will()
         self._finish()
 
-    def _subscribe(self, packet: Subscribe) -> Iterator[None]:
+    def _subscribe(self, packet: Subscribe) -> Iterator[object]:
         session = self._session
         assert session is not None
         if self._is_bridge:
             packet = replace(packet, is_bridge=True)
         outcome = yield from subscribe(
-            packet, session, self._mapping, self._client_id, self._limits.features
+            packet,
+            session,
+            self._mapping,
+            self._client_id,
+            self._limits.features,
+            self._ask_about_filters if self.fast_path.asks else None,
         )
         self._counters.filters_refused += outcome.refused
         if packet.level == MQTT_5:
@@ -377,6 +400,47 @@ class Connection(Connecting):
         )
         answer = encode_unsuback(self._core.level, packet.packet_id, outcome.codes, properties)
         self.fast_path.answer_when(outcome.position, answer, self._port.state_durability)
+
+    # --- what the client may do -------------------------------------------------------------
+
+    @property
+    def waits_for_rights(self) -> bool:
+        """Whether what was read waits for a service to say what the client may do."""
+        return bool(self._flow.waits & QUESTION)
+
+    def ask_ahead(self, error: Unanswered, run: int, run_count: int) -> None:
+        """Publishes of the inbox have to wait: those of the run before `run`, and all behind it.
+        What they will need, too, is asked with it."""
+        path = self.fast_path
+        ahead = about_runs(
+            self._shared.inbox, run, run_count, path.aliases, path.mapping, self._port.principal
+        )
+        self._ask([error.wanted, *ahead])
+
+    def _ask_about_filters(self, patterns: Sequence[str]) -> bool:
+        wanted = list(about_filters(patterns, self._mapping, self._port.principal))
+        return bool(wanted) and self._ask(wanted)
+
+    def _ask(self, wanted: Iterable[object]) -> bool:
+        """Ask a service. Returns whether that has to be waited for."""
+        flow = self._flow
+        flow.begin(QUESTION)
+        take_back = self._port.principal.ask(wanted, self._answered)
+        if flow.waits & QUESTION:
+            self._take_back = take_back
+            self._regulate()
+            return True
+        return False
+
+    def _answered(self, answers: Any) -> None:
+        """What waits for the answers is handled when it is the connection's turn."""
+        self._port.principal.know(answers)
+        self._knows = True
+        self._flow.end(QUESTION)
+        if self._take_back is not None:
+            self._take_back = None
+            self._flow.begin(TURN)
+            self.context.turns.wait(self._next_turn)
 
     # --- acknowledgements -------------------------------------------------------------------
 
@@ -461,10 +525,7 @@ class Connection(Connecting):
     def expelled(self, why: str) -> None:
         """The client may not be here, or have what it subscribed to: close, as if it were lost."""
         log.info("closing %s (%s): %s", self.peer, self._client_id, why)
-        has_expired = why == LOGIN_EXPIRED
-        self._finish(
-            reason=ReasonCode.MAXIMUM_CONNECT_TIME if has_expired else ReasonCode.NOT_AUTHORIZED
-        )
+        self._finish(reason=_EXPELLED.get(why, ReasonCode.NOT_AUTHORIZED))
 
     def ended(self, why: str) -> None:
         """An operator wants the connection to end."""

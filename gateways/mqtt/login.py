@@ -58,11 +58,14 @@ class Login:
         client_id: the id of its session: the same behind the listener's mount point.
         early_bytes: about how much the packet keeps until it is known who sent it.
         proof: Authentication Data of CONNACK, where CONNECT has an authentication method.
+        answers: of the service that was asked what the client may do, before it is let in
+            (`PrincipalPort.ask`); None: it was not asked.
     """
 
     __slots__ = (
         "_is_given",
         "_keep_alive_seconds",
+        "answers",
         "client_id",
         "early_bytes",
         "own_id",
@@ -78,6 +81,7 @@ class Login:
         self.client_id = rules.mount_point + self.own_id
         self.early_bytes = _large_fields(packet)
         self.proof = b""
+        self.answers: Any = None
 
     def check(self, limits: Limits, rules: Rules) -> None:
         """Whether the CONNECT can be carried out at all, whoever sends it. Raises Refused."""

@@ -90,6 +90,7 @@ CONNECT_REASONS: Final[Mapping[Reason, ReasonCode]] = {
     Reason.LIMIT: ReasonCode.QUOTA_EXCEEDED,
     Reason.BANNED: ReasonCode.BANNED,
     Reason.RATE: ReasonCode.CONNECTION_RATE_EXCEEDED,
+    Reason.UNDECIDED: ReasonCode.SERVER_BUSY,
     Reason.READ_ONLY: ReasonCode.SERVER_UNAVAILABLE,
     Reason.STORAGE_FULL: ReasonCode.SERVER_UNAVAILABLE,
     Reason.NOT_FOUND: ReasonCode.SERVER_UNAVAILABLE,
@@ -109,6 +110,7 @@ PUBLISH_REASONS: Final[Mapping[Reason, ReasonCode]] = {
     Reason.LIMIT: ReasonCode.QUOTA_EXCEEDED,
     Reason.BANNED: ReasonCode.NOT_AUTHORIZED,
     Reason.RATE: ReasonCode.QUOTA_EXCEEDED,
+    Reason.UNDECIDED: ReasonCode.IMPLEMENTATION_ERROR,  # nobody can say yet: try later
     Reason.READ_ONLY: ReasonCode.UNSPECIFIED_ERROR,
     Reason.STORAGE_FULL: ReasonCode.QUOTA_EXCEEDED,
     Reason.NOT_FOUND: ReasonCode.UNSPECIFIED_ERROR,
@@ -175,6 +177,17 @@ def split_shared_filter(pattern: str) -> tuple[str, str]:
     if not shared or is_shared_filter(shared):
         raise Refused(Reason.BAD_NAME, "a shared subscription without a topic filter of its own")
     return name, shared
+
+
+def broker_name(address: Address) -> str:
+    """The topic name or filter of an address of the broker as MQTT writes it, without a fixed topic
+    or a mount point. No two addresses have the same."""
+    wildcards = {ONE_LEVEL: "+", REST: "#"}
+    first, *others = address
+    levels = [wildcards.get(first) or _escape(_TOPIC_ESCAPED, first)]
+    for level in others:
+        levels.append(wildcards.get(level) or _escape(_TAG_ESCAPED, level.replace("/", ".")))
+    return "/".join(levels) or NO_NAME
 
 
 NO_REWRITING: Final = Rewriting()
@@ -346,6 +359,10 @@ class TopicMapping:
             raise Refused(Reason.FORBIDDEN, "topics that begin with `$` belong to the server")
         self._check_levels(name)
         return name
+
+    def published_to(self, topic: bytes) -> tuple[str, str | None]:
+        """Topic and tag of what is published to a raw topic name. Raises as `template`."""
+        return self.topic_and_tag(self.publishable(undelayed(decode_topic(topic))))
 
     def _check_levels(self, name: str) -> None:
         if name.count("/") >= self._levels_max:

@@ -7,6 +7,8 @@ Rules:
 * The kernel takes acknowledgements and publishes out of the same bytes, and the acknowledgements
   come first. Where these or publishes are cut off, the bytes are parsed again in the next turn: the
   acknowledgements among them were taken, and are not taken twice.
+* Where a service has to be asked whether the client may do what it wants, the rest of the read
+  waits for the answer, and is presented again then.
 * One call of the engine stores as many publishes of a run as may be stored at once. That depends on
   where they go (`Template.rows_at_once`).
 """
@@ -68,12 +70,12 @@ class Reading:
             RemoteProtocolError, BrokerError: close the connection.
         """
         self._turns.begin()
-        if self._work is not None and not self._go_on():
+        if self._work is not None and not self._go_on(connection):
             return start
         core = self._core
         at = start
         parsed_max = PARSED_BYTES_MAX
-        while at < end and not connection.asking:
+        while at < end and not (connection.asking or connection.waits_for_rights):
             stop = at + (self._acked or parsed_max)
             event = core.next_event(buffer, at, min(stop, end))
             if event is PUBLISHES:
@@ -87,7 +89,7 @@ class Reading:
                 if type(event) is not Disconnect:  # each is answered with one packet, then or later
                     shared.others_sent += 1
                 self._work = connection.handle(event)
-                if self._work is not None and not self._go_on():
+                if self._work is not None and not self._go_on(connection):
                     return at
             elif stop >= end:
                 return core.at
@@ -104,15 +106,20 @@ class Reading:
         """Whether nothing of what was read before is handled in part."""
         return self._work is None and not self._acked
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a packet was handled in part."""
+        return self._work is not None
+
     def forget(self) -> None:
         """The connection has ended."""
         self._work = None
         self._acked = 0
 
-    def _go_on(self) -> bool:
+    def _go_on(self, connection: Connection) -> bool:
         assert self._work is not None
         if not self._turns.go_on(self._work):
-            self.is_interrupted = True
+            self.is_interrupted = not connection.waits_for_rights
             return False
         self._work = None
         return True
@@ -126,7 +133,7 @@ class Reading:
             # They take several turns, maybe, in which others use the inbox.
             acks = inbox.acks[: codes.ACK_COLUMNS * inbox.ack_count]
             self._work = connection.acks_in_steps(acks, inbox.ack_count)
-            if not self._go_on():
+            if not self._go_on(connection):
                 self._acked = stop - start
                 return start
         acked = start + self._acked  # up to there
@@ -138,10 +145,12 @@ class Reading:
         while taken < count:
             last = min(taken + RUNS_AT_ONCE, count)
             taken = batch_path.take_publishes(path, taken, last, count)
-            if taken < count and self._turns.is_over():
-                self.is_interrupted = True
-                at = (inbox.runs[taken] - 1) * COLUMNS
-                end = inbox.batch.rows[at + BODY_START] + inbox.batch.rows[at + BODY_SIZE]
+            if taken < count and (connection.waits_for_rights or self._turns.is_over()):
+                self.is_interrupted = not connection.waits_for_rights
+                end = start
+                if taken:
+                    at = (inbox.runs[taken] - 1) * COLUMNS
+                    end = inbox.batch.rows[at + BODY_START] + inbox.batch.rows[at + BODY_SIZE]
                 self._acked = max(acked, stop) - end
                 return end
         return stop

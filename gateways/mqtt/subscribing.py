@@ -11,8 +11,9 @@ Local: the member that published a message is as good as any other [MQTT-3.8.3-4
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from polymq.broker.port import (
@@ -35,10 +36,13 @@ from polymq.gateways.mqtt.mapping import (
 )
 from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
 from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
+from polymq.net.turns import WAITS
 
 log = logging.getLogger(__name__)
 
 ALL_FEATURES: Final = Features()
+ASKED_AHEAD: Final = 64
+"""Filters of one packet about which a service is asked together."""
 _SHOWN_MAX: Final = 100  # characters of a filter; what is wrong with it has to fit as well
 
 
@@ -81,8 +85,14 @@ def subscribe(
     mapping: TopicMapping,
     client_id: str,
     features: Features = ALL_FEATURES,
-) -> Generator[None, None, Outcome]:
-    """Add or replace the subscriptions of a packet. Raises RemoteProtocolError."""
+    ask: Callable[[Sequence[str]], bool] | None = None,
+) -> Generator[object, None, Outcome]:
+    """Add or replace the subscriptions of a packet. Raises RemoteProtocolError.
+
+    Args:
+        ask: asks a service about filters, and returns whether that has to be waited for (`WAITS`);
+            None: nobody is asked.
+    """
     if packet.identifier and not features.subscription_identifiers:
         raise RemoteProtocolError(
             "5.0 part 3.2.2.3.12",
@@ -98,9 +108,13 @@ def subscribe(
                 "a topic filter has a wildcard, which the server does not have",
                 ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
             )
-        yield
+        yield None
     outcome = Outcome(session.position)
+    ahead = packet.filters()  # of those that are asked about: before they are carried out
     for pattern, qos, no_local, as_published, handling in packet.filters():
+        if ask is not None and len(outcome.codes) % ASKED_AHEAD == 0:
+            if ask([one.pattern for one in islice(ahead, ASKED_AHEAD)]):
+                yield WAITS
         try:
             if not features.wildcards and has_wildcard(pattern):
                 raise NotOffered(
@@ -130,7 +144,7 @@ def subscribe(
             outcome.codes.append(_code_of(error) if packet.level == MQTT_5 else SUBSCRIBE_FAILURE)
         else:
             outcome.codes.append(granted)
-        yield
+        yield None
     if outcome.refused > 1:
         log.info("%s: %d filters of one SUBSCRIBE refused", client_id, outcome.refused)
     return outcome

@@ -85,6 +85,7 @@ CODES: Final = {
     Reason.LIMIT: ResponseCode.SYSTEM_BUSY,
     Reason.BANNED: ResponseCode.NO_PERMISSION,
     Reason.RATE: ResponseCode.SYSTEM_BUSY,
+    Reason.UNDECIDED: ResponseCode.SYSTEM_BUSY,
     Reason.READ_ONLY: ResponseCode.SERVICE_NOT_AVAILABLE,
     Reason.STORAGE_FULL: ResponseCode.SYSTEM_BUSY,
 }

@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from polymq.broker.accounts.login_answers import (
-    BadAnswer,
-    Question,
-    Result,
-    Verdict,
-    parse_answer,
-)
+from polymq.broker.accounts.login_answers import Question, Verdict, parse_answer
+from polymq.broker.accounts.service_answers import BadAnswer, Result
 from polymq.broker.port import Origin
 
 

@@ -8,10 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from polymq.broker.accounts import service_logins
+from polymq.broker.accounts import service_calls
 from polymq.broker.accounts.granting import GrantedPrincipal, parse_permissions
-from polymq.broker.accounts.login_answers import Question, Result, Verdict
-from polymq.broker.accounts.service_logins import ServiceLimits, ServiceLogins
+from polymq.broker.accounts.login_answers import Question, Verdict
+from polymq.broker.accounts.service_answers import Result
+from polymq.broker.accounts.service_calls import ServiceLimits
+from polymq.broker.accounts.service_logins import ServiceLogins
 from polymq.broker.port import LOGIN_EXPIRED, Origin, Reason, Refused
 from tests.harness.broker import START_MS, Broker, SpyLink, at_qos
 from tests.harness.people import PASSWORD, add_user, deny, forbidden, port_of, template_of
@@ -197,13 +199,13 @@ def test_memory_is_bounded_and_knows_no_password(
         login(house, f"user{number}", b"secret")
         service.answer(allowed(f"user{number}"))
     assert len(logins._known) == LIMITS.cache_max
-    assert logins._known_rules == 9
+    assert logins._weight == 9
     assert logins._pending == {}
     assert b"secret" not in repr(logins._known).encode()
-    monkeypatch.setattr(service_logins, "CACHED_RULES_MAX", 7)
+    monkeypatch.setattr(ServiceLogins, "weight_max", 7)
     login(house, "last")
     service.answer(allowed("last"))
-    assert logins._known_rules == 3 * len(logins._known) == 6
+    assert logins._weight == 3 * len(logins._known) == 6
     assert login(house, "last") == ["last"]
 
 
@@ -221,7 +223,7 @@ def test_many_are_answered_in_steps(house: Broker, service: SpyService) -> None:
     many = [ask(house) for _ in range(100)]
     service.asked.pop()[1](allowed())
     known = [answers for answers, _ in many if answers]
-    assert len(known) == service_logins.ANSWERED_AT_ONCE
+    assert len(known) == service_calls.ANSWERED_AT_ONCE
     unknown = [(answers, gone) for answers, gone in many if not answers]
     unknown[0][1]()
     house.step()
@@ -238,7 +240,7 @@ def test_many_are_answered_in_steps(house: Broker, service: SpyService) -> None:
 def test_many_that_waited_too_long_are_answered_in_steps(
     house: Broker, service: SpyService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_logins, "ANSWERED_AT_ONCE", 2)
+    monkeypatch.setattr(service_calls, "ANSWERED_AT_ONCE", 2)
     waiting = [ask(house, f"user{number}")[0] for number in range(6)]
     house.step(6)
     service.asked.pop(0)[1]("it hangs")

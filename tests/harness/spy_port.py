@@ -66,6 +66,8 @@ class SpyPart:
 
     as_owner = ""
     """Of the part `principal`."""
+    asks = False
+    """Likewise."""
 
     def __init__(self, spy: SpyPort, name: str) -> None:
         self._spy = spy
@@ -132,7 +134,9 @@ class SpyPort:
         return user or "anonymous"
 
     @operation("admission.for_principal")
-    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
+    def for_principal(
+        self, principal: str, client_id: str | None = None, *, asked_as: object = None
+    ) -> SpyPort:
         return self
 
     @operation("admission.for_owner")
@@ -160,6 +164,10 @@ class SpyPort:
     @operation("principal.check_publish")
     def check_publish(self, topic: str, tag: str | None, *, every_tag: bool = False) -> None:
         pass
+
+    @operation("principal.know")
+    def know(self, answers: Any) -> Any:
+        return None
 
     @operation("principal.check_read")
     def check_read(self, address: Address) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from polymq.amqtt_plugin import LEFT_MAX_FACTOR, AmqttPlugin
-from polymq.broker.accounts.login_answers import Question, Result, Verdict
+from polymq.amqtt_plugin import LEFT_MAX_FACTOR, AmqttLoginPlugin
+from polymq.broker.accounts.login_answers import Question, Verdict
+from polymq.broker.accounts.service_answers import Result
 from polymq.broker.port import Origin
 from polymq.errors import Failure
 from polymq.login_settings import LoginServiceSettings
@@ -59,22 +60,24 @@ class Broken(Base):  # type: ignore[misc]
         raise RuntimeError("it has no database")
 
 
-def plugin_of(tmp_path: Path, name: str = "Answering", text: str = "", **more: Any) -> AmqttPlugin:
+def plugin_of(
+    tmp_path: Path, name: str = "Answering", text: str = "", **more: Any
+) -> AmqttLoginPlugin:
     file = tmp_path / "plugin.toml"
     file.write_text(text or 'answers = {yes = true, no = false, nobody = "none"}')
-    return AmqttPlugin(
+    return AmqttLoginPlugin(
         LoginServiceSettings(amqtt_plugin=HERE + name, amqtt_config_file=str(file), **more)
     )
 
 
-async def answer_of(plugin: AmqttPlugin, user: str) -> Verdict | str:
+async def answer_of(plugin: AmqttLoginPlugin, user: str) -> Verdict | str:
     known: asyncio.Future[Verdict | str] = asyncio.get_running_loop().create_future()
     question = Question(user=user, password="pw", address="10.0.0.1", origin=Origin(client_id="c"))
     plugin.ask(question, known.set_result)
     return await known
 
 
-def run(plugin: AmqttPlugin, act: Callable[[], Awaitable[None]]) -> None:
+def run(plugin: AmqttLoginPlugin, act: Callable[[], Awaitable[None]]) -> None:
     """With the plugin started; and stopped, whatever comes."""
 
     async def main() -> None:
@@ -124,11 +127,13 @@ def test_what_the_plugin_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     plugin = plugin_of(tmp_path, text='answers = {ann = "session"}')
     given: list[object] = []
 
-    def note(_user: str, result: object) -> str:
-        given.append(result)
-        return ""
+    call = plugin._call
 
-    monkeypatch.setattr(plugin, "_verdict", note)
+    async def note(made: object, question: Question) -> object:
+        given.append(await call(made, question))
+        return None
+
+    monkeypatch.setattr(plugin, "_call", note)
 
     async def act() -> None:
         await answer_of(plugin, "ann")
@@ -212,7 +217,7 @@ def test_files_and_filters_that_cannot_be(tmp_path: Path) -> None:
         amqtt_plugin=HERE + "Old", amqtt_config_file=str(tmp_path / "none")
     )
     with pytest.raises(Failure, match="cannot be read"):
-        AmqttPlugin(wanted)
+        AmqttLoginPlugin(wanted)
     with pytest.raises(ValueError, match="only one of url and amqtt_plugin"):
         LoginServiceSettings(url="https://a/", amqtt_plugin="a.B")
     with pytest.raises(ValueError, match="amqtt_plugin has to be set"):

@@ -277,8 +277,8 @@ OF_THE_BOUNDS = (
         why="publishes to thousands of new topics in one read stop the server for seconds",
         path="gateways/mqtt/reading.py",
         pure=True,
-        old="            if taken < count and self._turns.is_over():\n",
-        new="            if taken < 0:\n",
+        old="if taken < count and (connection.waits_for_rights or self._turns.is_over()):\n",
+        new="if taken < 0:\n",
         tests=("tests/gateways/mqtt/test_mqtt_turns.py",),
     ),
     Sabotage(
@@ -286,7 +286,8 @@ OF_THE_BOUNDS = (
         why="a client that subscribes to many filters in one packet never gets its SUBACK",
         path="gateways/mqtt/reading.py",
         pure=True,
-        old="        if self._work is not None and not self._go_on():\n            return start\n",
+        old="        if self._work is not None and not self._go_on(connection):\n"
+        "            return start\n",
         new="        self._work = None\n",
         tests=("tests/gateways/mqtt/test_mqtt_turns.py",),
     ),

@@ -496,8 +496,8 @@ RULES = (
         name="too-large-taken-for-passing",
         why="what the broker has to move by itself is tried for ever",
         path="broker/errors.py",
-        old="frozenset({Reason.LIMIT, Reason.READ_ONLY, Reason.STORAGE_FULL})",
-        new="frozenset({Reason.LIMIT, Reason.READ_ONLY, Reason.STORAGE_FULL, Reason.TOO_LARGE})",
+        old="Reason.STORAGE_FULL, Reason.UNDECIDED})\n",
+        new="Reason.STORAGE_FULL, Reason.UNDECIDED, Reason.TOO_LARGE})\n",
         tests=("tests/broker/test_set_aside.py",),
     ),
     Sabotage(

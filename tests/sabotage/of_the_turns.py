@@ -35,7 +35,7 @@ OF_THE_TURNS = (
         name="filters-without-a-turn",
         why="a SUBSCRIBE with a million filters stops all other clients for seconds",
         path="gateways/mqtt/subscribing.py",
-        old="        yield\n    if outcome.refused > 1:\n",
+        old="        yield None\n    if outcome.refused > 1:\n",
         new="    if outcome.refused > 1:\n",
         tests=(MQTT_TURNS,),
     ),

@@ -425,8 +425,8 @@ OF_THE_USERS = (
         name="mqtt-reads-before-the-login",
         why="a stranger's packets are handled while its password is looked at",
         path="gateways/mqtt/reading.py",
-        old="        while at < end and not connection.asking:\n",
-        new="        while at < end:\n",
+        old="        while at < end and not (connection.asking or",
+        new="        while at < end and not (False or",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
     ),
     Sabotage(

@@ -21,6 +21,7 @@ from tests.sabotage.of_the_logins import OF_THE_LOGINS
 from tests.sabotage.of_the_mqtt_rules import OF_THE_MQTT_RULES
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_operators import OF_THE_OPERATORS
+from tests.sabotage.of_the_permissions import OF_THE_PERMISSIONS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
@@ -60,6 +61,7 @@ SABOTAGES = (
     *OF_THE_SPEED,
     *OF_THE_USERS,
     *OF_THE_LOGINS,
+    *OF_THE_PERMISSIONS,
     *OF_THE_PROPERTIES,
     *OF_THE_REMOTING,
     *OF_THE_RETAINED,

@@ -11,6 +11,8 @@ Rules:
   beyond being stored (QoS 2, a delay) is the connection's (`connection.py`).
 * Acknowledgements of a read are taken before its publishes, as `parse` may have them in any order
   that does not matter (`codes.STOP_ORDER`).
+* Where a service has to be asked whether the client may publish, the run waits, and all that comes
+  behind it. Only `reading.py` can leave off like that, so such a client's reads are left to it.
 * One answer for all publishes that are handled together: its position is that of the last, its
   class the strongest of theirs.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from polymq.broker.port import APPENDED, FLUSHED, Position, Reason, Refused
+from polymq.broker.port import APPENDED, FLUSHED, Position, Reason, Refused, Unanswered
 from polymq.core_log.kernels.batch import COLUMNS, FLAGS, TOPIC_SIZE, TOPIC_START
 from polymq.gateways.mqtt.aliases import name_of
 from polymq.gateways.mqtt.kernels.codes import (
@@ -82,7 +84,7 @@ class BatchPath:
         Raises:
             BrokerError, RemoteProtocolError: close the connection (`take_publishes`).
         """
-        if path.session is None:
+        if path.session is None or path.asks:
             return start
         batch = self.batch
         batch.buffer = buffer
@@ -180,12 +182,11 @@ class BatchPath:
         as many of them as there are up to one that goes to very many queues.
 
         Returns:
-            How many runs of the batch are taken now.
+            How many runs of the batch are taken now. The next one may wait for an answer.
 
         Raises:
-            BrokerError: one with an acknowledgement was refused, or one is too large, or is to what
-                is no topic name: the connection has to be closed. What came before it in the read
-                is stored, and not answered.
+            BrokerError: one with an acknowledgement was refused, is too large, or is to no topic
+                name: close the connection. What came before it is stored, and not answered.
         """
         connection = path.connection
         if connection is None:
@@ -207,7 +208,6 @@ class BatchPath:
         for index in range(first_run + 1, last_run + 1):
             first = last
             last = runs[index] if index < last_run else end
-            shared.took(first, last, rows)
             at = first * COLUMNS
             start = rows[at + TOPIC_START]
             flags = rows[at + FLAGS]
@@ -215,10 +215,7 @@ class BatchPath:
             if flags > FLAGS_PLAIN:
                 topic = name_of(path.aliases, topic, flags, shared.topic_aliases_max)
                 key = template_key(topic, flags)
-            if flags & EXACTLY_ONCE:
-                pubrecs += last - first
-            elif flags & FLAG_QOS:
-                pubacks += last - first
+            refusal = None
             try:
                 template = mapping.templates[flags & FLAGS_OF_KIND].get(key)
                 if template is None or not template.valid:
@@ -239,13 +236,25 @@ class BatchPath:
                         if is_one or not path.five or error.reason is not Reason.TOO_LARGE:
                             raise
                         stored = publishing.publish_singly(template, batch, first, last, topic)
+            except Unanswered as error:
+                connection.ask_ahead(error, index, run_count)
+                last, index = first, index - 1
+                break
             except Refused as error:
-                if publishing.refused(error, topic, batch, first, last):
+                refusal = error
+            shared.took(first, last, rows)
+            if flags & EXACTLY_ONCE:
+                pubrecs += last - first
+            elif flags & FLAG_QOS:
+                pubacks += last - first
+            if refusal is not None:
+                if publishing.refused(refusal, topic, batch, first, last):
                     shared.others_sent += last - first
                     # It waits for nothing but its turn.
                     waits_for = max(waits_for, Position(0))
                     durability = max(durability, FLUSHED)
                 continue
+            assert template is not None
             ends_at = stored
             if template.durability > slowest:
                 slowest = template.durability

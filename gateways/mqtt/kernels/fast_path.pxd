@@ -78,6 +78,7 @@ cdef class FastPath(Shortcut):
     cdef public bytes more
     cdef bytes last_topic
     cdef public bint asks_always
+    cdef public bint asks
     cdef public bint leaving
     cdef public long long waiting
     cdef public long long slow_waiting

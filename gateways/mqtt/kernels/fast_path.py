@@ -264,6 +264,9 @@ class FastPath(Shortcut):
         connections of the listener that have any."""
         self.asks_always = False
         """The client's own port counts what it publishes, and has to be asked after each read."""
+        self.asks = False
+        """A service may have to be asked what the client may do: no way that cannot wait is taken,
+        unless the template is there."""
         self.leaving = False
         """The connection ends when nothing waits any more."""
         self.waiting = 0
@@ -295,6 +298,7 @@ class FastPath(Shortcut):
         self.publish = port.publish
         self.mapping = mapping
         self.asks_always = port is not self.shared.port
+        self.asks = port.principal.asks
         self.last_flags = -1
 
     def let_go(self) -> None:
@@ -311,7 +315,7 @@ class FastPath(Shortcut):
             if self.take_packet(buffer, start, end):
                 return True
             batch_path = self.shared.batch_path
-            if batch_path is None or self.session is None:
+            if batch_path is None or self.session is None or self.asks:
                 return False
             return batch_path.take_whole(self, buffer, start, end)
         except BrokerError as error:

@@ -149,7 +149,9 @@ class OwnPort(SpyPort):
         self.refused_publish: Refused | None = None
         self.refused_entry: Refused | None = None
 
-    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
+    def for_principal(
+        self, principal: str, client_id: str | None = None, *, asked_as: object = None
+    ) -> SpyPort:
         self.clients.append((principal, client_id))
         return self
 
@@ -177,7 +179,9 @@ class Base(SpyPort):
         super().__init__()
         self.own = own
 
-    def for_principal(self, principal: str, client_id: str | None = None) -> SpyPort:
+    def for_principal(
+        self, principal: str, client_id: str | None = None, *, asked_as: object = None
+    ) -> SpyPort:
         return self.own.for_principal(principal, client_id)
 
     def route(self, topic: str, tag: str | None) -> Any:

@@ -47,7 +47,9 @@ class Users(SpyPort):
             raise Refused(Reason.NOT_AUTHENTICATED, "wrong")
         return user
 
-    def for_principal(self, principal: str, client_id: str | None = None) -> Any:
+    def for_principal(
+        self, principal: str, client_id: str | None = None, *, asked_as: object = None
+    ) -> Any:
         return View(self, principal)
 
 
