@@ -29,6 +29,8 @@ SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.02
 SMALL = {"storage.segment_bytes": 1024 * 1024, "storage.save_seconds": 0.2}
 BODY_BYTES = 2000
+PAUSE_SECONDS = 0.003
+"""Between two publishes: enough for several segments, and read again in a few seconds."""
 BLOCK = b"x" * 100_000
 
 
@@ -136,7 +138,7 @@ class Load:
         client.connect("127.0.0.1", self._server.mqtt_port)
         client.loop_start()
         under_way: list[mqtt.MQTTMessageInfo] = []
-        while not self._stopping.is_set():
+        while not self._stopping.wait(PAUSE_SECONDS):
             self.sent["mqtt"] += 1
             under_way.append(client.publish("load/mqtt", body(self.sent["mqtt"]), qos=1))
             if len(under_way) >= 50:
@@ -150,7 +152,7 @@ class Load:
 
     def _amqp(self) -> None:
         with channel_of(self._server) as channel:
-            while not self._stopping.is_set():
+            while not self._stopping.wait(PAUSE_SECONDS):
                 self.sent["amqp"] += 1
                 text = body(self.sent["amqp"])
                 channel.basic_publish("", "load", text, pika.BasicProperties(delivery_mode=2))
@@ -228,8 +230,8 @@ def test_a_loaded_server_is_backed_up_and_restored(
     target = tmp_path / "backup"
     before = []
     for _ in range(2):
-        before.append(load.wait_acked(300))
-        process = launch("create", target, "--data-directory", server.data_directory, "--rate", 2)
+        before.append(load.wait_acked(200))
+        process = launch("create", target, "--data-directory", server.data_directory, "--rate", 1)
         wait_for(lambda: active(server), "no backup begins")
         load.wait_acked(20)
         _, errors = process.communicate(timeout=SECONDS_MAX)
@@ -265,7 +267,7 @@ def test_a_killed_command_holds_the_log_for_a_while_only(
 ) -> None:
     options = {"topics.retention_seconds": 1, "storage.retention_check_seconds": 0.2}
     server = start_server(**SMALL, **options)
-    fill(server, 50)
+    fill(server, 30)
     target = tmp_path / "backup"
     process = launch(
         *("create", target, "--data-directory", server.data_directory),
@@ -297,7 +299,7 @@ def test_retention_waits_for_a_backup(start_server: StartServer, tmp_path: Path)
     """What is to be copied is not deleted, what was copied is; the backup has all of it."""
     options = {"topics.retention_seconds": 1, "storage.retention_check_seconds": 0.2}
     server = start_server(**SMALL, **options)
-    fill(server, 60)
+    fill(server, 40)
     target = tmp_path / "backup"
     process = launch("create", target, "--data-directory", server.data_directory, "--rate", 1)
     wait_for(lambda: active(server), "no backup begins")
@@ -312,7 +314,7 @@ def test_retention_waits_for_a_backup(start_server: StartServer, tmp_path: Path)
     made = restored(start_server, target, tmp_path / "restored", **{"topics.retention_seconds": 0})
     with channel_of(made) as channel:
         found = channel.queue_declare("filled", durable=True, passive=True)
-        assert found.method.message_count == 60
+        assert found.method.message_count == 40
     assert made.terminate() == 0
 
 
@@ -369,6 +371,7 @@ def test_a_killed_restore_leaves_nothing_that_starts(
     assert made.terminate() == 0
 
 
+@pytest.mark.slow
 def test_the_commands_and_their_refusals(start_server: StartServer, tmp_path: Path) -> None:
     """A stopped server, one line for each thing that is wrong, and its exit code."""
     server = start_server(**SMALL, **lasting_ports())
@@ -399,29 +402,72 @@ def test_the_commands_and_their_refusals(start_server: StartServer, tmp_path: Pa
     )
 
 
+def ask(server: Server, method: str, path: str, text: str, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
+    try:
+        connection.request(method, path, text, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        return answer.status, json.loads(content) if content else None
+    finally:
+        connection.close()
+
+
+def test_what_a_server_answers_to_a_backup(server: Server) -> None:
+    """Bad requests get an answer, there are four at most, and each is given back."""
+    ours = {"X-PolyMQ-Admin": "test"}
+    assert ask(server, "POST", "/backups", "{}")[0] == 403
+    for text in ("[]", "{", '{"name": 1}', '{"seconds": 0}', '{"seconds": NaN}'):
+        assert ask(server, "POST", "/backups", text, **ours)[0] == 400, text
+    status_code, value = ask(server, "POST", "/backups", '{"seconds": 60}', **ours)
+    assert status_code == 201
+    assert value["segments"][0][0] == 0
+    assert value["epochs"][0][:2] == [1, 0]
+    assert (Path(value["log"]) / f"{0:020d}").exists()
+    others = [ask(server, "POST", "/backups", "{}", **ours)[1]["name"] for _ in range(3)]
+    assert ask(server, "POST", "/backups", "{}", **ours)[0] == 409
+    path = f"/backups/{value['name']}"
+    for text in ('{"position": -1}', '{"position": Infinity}', '{"position": "1"}'):
+        assert ask(server, "PUT", path, text, **ours)[0] == 400, text
+    assert ask(server, "PUT", path, '{"position": 5}', **ours)[1]["position"] == 5
+    for name in (value["name"], *others):
+        assert ask(server, "POST", f"/backups/{name}/end", '{"failed": true}', **ours)[0] == 204
+        assert ask(server, "POST", f"/backups/{name}/end", '{"failed": true}', **ours)[0] == 404
+    assert ask(server, "PUT", path, "{}", **ours)[0] == 404
+    assert metrics(server)['polymq_backup_failures_total{cause="reported"}'] == 4
+
+
 @pytest.mark.slow
-def test_a_slave_does_not_follow_a_master_that_went_back(tmp_path: Path) -> None:
-    """It has what the restored master lacks: it stays as it is, until an operator gives that up."""
+@pytest.mark.parametrize("has_more", [True, False])
+def test_a_slave_and_a_master_that_went_back(tmp_path: Path, has_more: bool) -> None:
+    """If it has what the restored master lacks, it stays as it is, until an operator gives that up.
+    Else it follows by itself."""
     pair = Pair(tmp_path, dict(SMALL))
     with contextlib.ExitStack() as stack:
         stack.callback(pair.close)
         pair.start()
         master, slave = pair.leader, pair.follower
         fill(master, 3)
-        create(master, tmp_path / "backup")
-        fill(master, 3)
         pair.wait_equal()
+        create(master, tmp_path / "backup")
+        if has_more:
+            fill(master, 3)
+            pair.wait_equal()
         end = status(slave)["flushed"]
         master.kill()
         master.data_directory.rename(tmp_path / "lost")
         backup("restore", tmp_path / "backup", "--data-directory", master.data_directory)
         master.start()
-        wait(slave, lambda: "diverged" in status(slave), "sight of what the master lacks")
+        if has_more:
+            wait(slave, lambda: "diverged" in status(slave), "sight of what the master lacks")
+            assert status(slave)["flushed"] == end
+            command = [sys.executable, "-m", "polymq", "broker", "follow", "--force"]
+            subprocess.run(
+                [*command, "--data-directory", slave.data_directory],
+                check=True,
+                capture_output=True,
+            )
         assert status(master)["term"] == 1
-        assert status(slave)["flushed"] == end
-        command = [sys.executable, "-m", "polymq", "broker", "follow", "--force"]
-        subprocess.run(
-            [*command, "--data-directory", slave.data_directory], check=True, capture_output=True
-        )
         wait(slave, lambda: bool(status(slave).get("following")), "slave that follows")
         pair.wait_equal()
+        assert status(slave)["term"] == 1

@@ -28,6 +28,8 @@ from polymq.metrics import Probe, counter, gauge
 from polymq.replication_memory import STORE_DIRECTORY
 
 SECONDS_DEFAULT: Final = 120
+NUMBER_MAX: Final = 1 << 62
+"""No position, size or time is larger."""
 _KNOWN: Final = frozenset({"seconds", "position", "failed", "copied_bytes", "completed_ms"})
 
 
@@ -93,16 +95,15 @@ class BackupHandlers:
     async def _end(self, request: web.Request) -> web.Response:
         body = await _body(request)
         name = request.match_info["backup"]
-        reserved = self._reservations.renew(name, 0)
-        self._reservations.end(name)
         copied = int(_number(body, "copied_bytes", 0))
+        completed_ms = int(_number(body, "completed_ms", 0))
+        reserved = self._reservations.end(name)
         self.copied_bytes += copied
         if body.get("failed"):
             self.failed_count += 1
             logger("polymq").warning("backup failed", backup=name, copied_bytes=copied)
         else:
             self.completed_count += 1
-            completed_ms = int(_number(body, "completed_ms", 0))
             logger("polymq").info("backup taken", position=reserved.end, copied_bytes=copied)
             await self._remember(reserved.end, completed_ms)
         return web.Response(status=204)
@@ -181,6 +182,8 @@ async def _body(request: web.Request) -> dict[str, Any]:
 
 def _number(body: dict[str, Any], name: str, default: float) -> float:
     value = body.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise Refused(Reason.BAD_ARGUMENT, f"{name} must be a number")
+    if not 0 <= value < NUMBER_MAX:  # nor NaN, which JSON's readers take
+        raise Refused(Reason.BAD_ARGUMENT, f"{name} is out of range")
     return value

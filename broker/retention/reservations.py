@@ -103,10 +103,11 @@ class Reservations:
         found.position = max(found.position, position)
         return found
 
-    def end(self, name: str) -> None:
+    def end(self, name: str) -> Reservation:
         """It is not needed any more. Raises Refused: it has ended already."""
-        self.renew(name, 0)
+        found = self.renew(name, 0)
         del self._active[name]
+        return found
 
     def _room_changed(self, reason: str) -> None:
         if reason:

@@ -107,7 +107,9 @@ def decode_document(path: str, data: bytes) -> dict[str, Any]:
     head, _, text = data.partition(b"\n")
     if head != f"{_TITLE} {hashlib.sha256(text).hexdigest()}".encode():
         raise BackupDamaged(path, "its checksum is wrong")
-    value: dict[str, Any] = json.loads(text)
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise BackupDamaged(path, "it is not a document of a backup")
     return value
 
 

@@ -98,6 +98,14 @@ class Manifest:
         return epoch_covers(pairs, self.epoch, self.position, end)
 
 
+NUMBER_MAX: Final = 1 << 62
+"""No position, size or time is larger."""
+_NUMBERS: Final = (
+    *("position", "epoch", "epoch_start", "epoch_mark"),
+    *("created_ms", "copied_bytes"),
+)
+
+
 def encode_manifest(manifest: Manifest) -> dict[str, Any]:
     """As a JSON object."""
     return asdict(manifest)
@@ -108,8 +116,12 @@ def decode_manifest(path: str, value: dict[str, Any]) -> Manifest:
     try:
         parts = tuple(Part(**part) for part in value.pop("parts"))
         manifest = Manifest(parts=parts, **value)
-    except (KeyError, TypeError) as error:
-        raise BackupDamaged(path, f"it is not a manifest of this version: {error}") from error
+        numbers = [value[name] for name in _NUMBERS]
+        numbers += [number for part in parts for number in (part.start, part.length)]
+        assert all(type(number) is int and 0 <= number < NUMBER_MAX for number in numbers)
+        assert all(type(text) is str for text in (value["store"], *[p.sha256 for p in parts]))
+    except (KeyError, TypeError, AssertionError):
+        raise BackupDamaged(path, "it is not a manifest of this version") from None
     at = manifest.start
     for part in parts:
         if part.start != at:

@@ -21,7 +21,7 @@ from polymq.core_log.backups.files import (
     SourceDamaged,
     TargetFailed,
 )
-from polymq.core_log.backups.manifest import Manifest
+from polymq.core_log.backups.manifest import Manifest, encode_manifest, write_manifest
 from polymq.core_log.backups.restoring import restore
 from polymq.core_log.backups.taking import Source, changing, list_backups, prune, take_backup
 from polymq.core_log.cutting import cut_log
@@ -288,6 +288,17 @@ def test_a_file_that_is_to_grow_is_looked_at_first(bench: Bench, target: Path) -
     assert list_backups(BackupFiles(), str(target)) == [first]
 
 
+def test_a_file_that_is_to_grow_has_to_be_the_manifests(bench: Bench, target: Path) -> None:
+    """Its records may be sound, and not those that were copied."""
+    first = take(bench, target)
+    parts = (*first.parts[:-1], replace(first.parts[-1], sha256="0" * 64))
+    write_manifest(BackupFiles(), str(target), replace(first, parts=parts))
+    bench.publish(numbered(50, 1))
+    bench.flush()
+    with pytest.raises(BackupDamaged, match=first.parts[-1].name):
+        take(bench, target)
+
+
 def test_a_damaged_source_gives_no_backup(bench: Bench, target: Path) -> None:
     position = position_of(bench, 30)
     path = target.parent / "data/store/commitlog" / f"{position // SEGMENT * SEGMENT:020d}"
@@ -308,6 +319,32 @@ def test_a_damaged_manifest_stops_what_would_delete(bench: Bench, target: Path) 
         with pytest.raises(BackupDamaged, match=first.name):
             change()
     assert segment_sizes(target) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"position": "1"},
+        {"position": -1},
+        {"store": 5},
+        {"epoch": 1 << 70},
+        {"parts": None},
+        {"parts": []},
+        {"parts": [{"start": 0, "length": "../../x", "sha256": ""}]},
+        {"parts": [{"start": 8, "length": 4, "sha256": ""}]},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_somebody_made_is_refused(
+    bench: Bench, target: Path, change: dict[str, object]
+) -> None:
+    """Its checksum is right, and what it says cannot be."""
+    manifest = take(bench, target)
+    value = encode_manifest(manifest) | change
+    (target / "manifests" / manifest.name).write_bytes(backup_files.encode_document(value))
+    with pytest.raises(BackupDamaged, match=manifest.name):
+        list_backups(BackupFiles(), str(target))
 
 
 # --- interruptions ----------------------------------------------------------------------------
