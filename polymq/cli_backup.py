@@ -142,10 +142,10 @@ def backup_list(directory: Path, as_json: bool) -> None:
 @backup_directory
 @rate_option
 def verify(directory: Path, rate_mib: int) -> int:
-    """Read all files in DIRECTORY, and compare them with their checksums.
+    """Read all files in DIRECTORY and check them.
 
-    The command names each damaged file, and the position of the log where the damage is. The exit
-    code is then 65.
+    They are compared with their checksums. The command names each damaged file, and the position of
+    the log where the damage is. The exit code is then 65.
     """
     from polymq.core_log.backups.checking import verify as verify_all  # noqa: PLC0415
     from polymq.core_log.backups.files import BackupFiles  # noqa: PLC0415  (loads the store)

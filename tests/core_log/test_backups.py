@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,6 +17,7 @@ from polymq.core_log.backups.checking import Verified, verify
 from polymq.core_log.backups.files import (
     BackupBusy,
     BackupDamaged,
+    BackupError,
     BackupFiles,
     BackupRefused,
     SourceDamaged,
@@ -27,10 +29,12 @@ from polymq.core_log.backups.taking import Source, changing, list_backups, prune
 from polymq.core_log.cutting import cut_log
 from polymq.core_log.epochs import TERM_EPOCHS
 from polymq.core_log.files import Buffer, RealFiles
-from tests.harness.stores import TINY, Bench, numbered
+from tests.harness.files import Chooser, MemoryFiles
+from tests.harness.stores import DIRECTORY, TINY, Bench, numbered
 
 SEGMENT = TINY.segment_bytes
 STORE_ID = "51"
+IN_MEMORY = "/backup"
 
 
 @pytest.fixture
@@ -442,6 +446,50 @@ def test_a_first_backup_killed_at_any_call_can_be_taken_again(bench: Bench, targ
         assert checked(target).damage == ()
         shutil.rmtree(target)
     assert calls > 10
+
+
+@pytest.mark.parametrize("likely", [0.0, 0.5, 1.1])
+def test_a_power_cut_at_any_call_leaves_whole_backups(likely: float) -> None:
+    """Whatever of it reached the disk: what is listed is sound, and the first backup stays."""
+    chance = Chooser(Random(1), likely=likely)
+    step = 0
+    while True:
+        files = MemoryFiles()
+        bench = Bench(files)
+        bench.publish(numbered(0, 20))
+        bench.flush()
+        first = take_in_memory(files, bench)
+        bench.publish(numbered(20, 30))
+        bench.flush()
+        files.cut_power_after(step)
+        try:
+            take_in_memory(files, bench)
+        except (BackupError, OSError):
+            is_done = False
+        else:
+            is_done = True
+        left = files.after_crash(chance)
+        found = list_backups(left, IN_MEMORY)
+        assert found[0] == first
+        assert len(found) <= 2
+        verified = verify(left, IN_MEMORY, pace=lambda _: None)
+        assert [text for text in verified.damage if "unfinished" not in text] == []
+        if is_done:
+            assert len(found) == 2
+            break
+        step += 1
+    assert step > 15
+
+
+def take_in_memory(files: MemoryFiles, bench: Bench) -> Manifest:
+    return take_backup(
+        files,
+        IN_MEMORY,
+        source_of(bench, Path(DIRECTORY)),
+        clock_ms=lambda: 1,
+        needs=lambda _: None,
+        pace=lambda _: None,
+    )
 
 
 def test_an_interrupted_restore_is_done_again(bench: Bench, target: Path) -> None:

@@ -41,6 +41,23 @@ OF_THE_BACKUPS = (
         tests=(BACKUPS,),
     ),
     Sabotage(
+        name="backup-not-synced",
+        why="a power cut leaves a backup that is listed, and whose bytes are not there",
+        path="core_log/backups/segments.py",
+        old="        check.finish()\n"
+        "        _write(files, target, lambda: files.fdatasync(writing))\n",
+        new="        check.finish()\n",
+        tests=(BACKUPS,),
+    ),
+    Sabotage(
+        name="names-of-a-backup-not-synced",
+        why="a power cut leaves a backup that is listed, and whose files are not there",
+        path="core_log/backups/taking.py",
+        old='        _sync_names(files, f"{directory}/{SEGMENTS_NAME}")\n        manifest = ',
+        new="        manifest = ",
+        tests=(BACKUPS,),
+    ),
+    Sabotage(
         name="backup-before-its-files",
         why="an interrupted backup is listed, and cannot be restored",
         path="core_log/backups/taking.py",
