@@ -26,7 +26,7 @@ from tests.broker.test_retention import (
     fill,
     first_offset,
 )
-from tests.harness.broker import Broker, SpyLink, at_qos
+from tests.harness.broker import Broker, SpyLink, at_qos, batch_of
 
 
 @pytest.fixture
@@ -211,7 +211,8 @@ def connect(broker: Broker) -> tuple[Session, SpyLink]:
 
 
 def fill_state(broker: Broker) -> None:
-    """Queues with settled and waiting messages, sessions, retained messages, users, documents."""
+    """Queues with settled and waiting messages, sessions, retained and delayed messages, users,
+    exchanges, settings of topics."""
     declare(broker, "work")
     fill(broker, 1)
     registration = consume(broker, "work", credit=5)[1]
@@ -226,6 +227,13 @@ def fill_state(broker: Broker) -> None:
     acknowledge_all(broker, session, link)
     broker.publish(broker.template("r", "a", retain=True), b"retained")
     broker.engine.users.add("alice", "hash")
+    broker.port.exchanges.declare(
+        "all", type="fanout", durable=True, auto_delete=False, internal=False, arguments={}
+    )
+    broker.port.exchanges.bind_queue("work", "all", "", {}, owner=None)
+    broker.port.topics.create("audit", 2, {"retention_seconds": "0"})
+    later = broker.template("audit")
+    broker.port.delays.publish_later(later, batch_of(b"later"), 0, 1, delay_ms=3_600_000)
     broker.step(1)
     session.disconnect()
     broker.step(1)
@@ -258,3 +266,6 @@ def test_a_restored_broker_equals_its_source(broker: Broker, tmp_path: Path, del
     spy, _ = consume(broker, "work")
     assert spy.got[0][0] == 3
     assert connect(broker)[0].present
+    assert broker.info("audit").max_offsets == (0, 0)
+    broker.step(3700)
+    assert sum(broker.info("audit").max_offsets) == 1  # what was delayed
