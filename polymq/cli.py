@@ -37,6 +37,7 @@ ELSEWHERE: Final = {
     "ban": "polymq.cli_ban",
     "trace": "polymq.cli_trace",
     "store": "polymq.cli_client",
+    "backup": "polymq.cli_backup",
     "broker": "polymq.cli_broker",
     "config": "polymq.cli_config",
 }

@@ -9,8 +9,6 @@ store is closed.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import random
 import secrets
 import socket
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry
 
 from polymq.admin import AdminServer
+from polymq.admin_backups import BackupHandlers
 from polymq.admin_connections import ADMIN_CONNECTIONS_MAX
 from polymq.admin_replication import replication_routes
 from polymq.broker import errors as broker_errors
@@ -33,14 +32,12 @@ from polymq.broker.limits import Limits as EngineLimits
 from polymq.broker.sessions.settings import SessionSettings
 from polymq.broker.state.database import StateDb
 from polymq.broker.topics.settings import TopicSettings
-from polymq.core_log.errors import StorageFailed, StorageFull, StoreCorrupt, StoreError, is_full
+from polymq.core_log.errors import StoreError, is_full
 from polymq.core_log.files import Files, RealFiles
-from polymq.core_log.settings import StoreSettings
 from polymq.core_log.store import Store
 from polymq.descriptors import (
     connection_budget,
     open_files_max,
-    open_segments_max,
     say_what_was_lowered,
 )
 from polymq.errors import ExitCode, Failure
@@ -76,7 +73,7 @@ from polymq.replicating import Replication, promoted_value
 from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term, refusal
 from polymq.replication_settings import check_settings
 from polymq.roster_metrics import Rosters, roster_probes
-from polymq.segment_size import say_size, segment_bytes_of
+from polymq.segment_size import say_size
 from polymq.servers import (
     LISTENERS,
     GatewayServer,
@@ -85,6 +82,7 @@ from polymq.servers import (
     connection_settings,
 )
 from polymq.settings import Settings, is_loopback
+from polymq.store_opening import advice, check_is_whole, code_of, store_settings_of
 from polymq.store_report import store_probes, store_value
 from polymq.sys_figures import make_sys_topics
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
@@ -121,21 +119,15 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
     try:
         files = files or RealFiles()
         _make_directory(directory)
-        segment_bytes = segment_bytes_of(settings, files)
+        check_is_whole(directory)
+        store_settings = store_settings_of(settings, files)
         if not (directory / STORE_DIRECTORY).exists():
-            say_size(segment_bytes, files.space(str(directory))[0])
+            say_size(store_settings.segment_bytes, files.space(str(directory))[0])
         store = Store.open(
             str(directory / STORE_DIRECTORY),
             files=files,
             clock_ms=clock_ms,
-            settings=StoreSettings(
-                segment_bytes=segment_bytes,
-                segments_zeroed=settings.storage.segments_ahead == "zeros",
-                spare_segments_max=settings.storage.spare_segments,
-                open_segments_max=open_segments_max(open_files_max()),
-                tail_bytes_max=settings.storage.tail_bytes_max,
-                message_bytes_max=settings.storage.message_bytes_max,
-            ),
+            settings=store_settings,
             follows=refusal(settings),
             above_term=above_term(settings),
         )
@@ -144,7 +136,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
         text = f"the data directory {path} cannot be written: {error.strerror or error}"
         raise Failure(ExitCode.CANNOT_CREATE, text) from error
     except StoreError as error:
-        raise Failure(_code_of(error), _advice(error, directory)) from error
+        raise Failure(code_of(error), advice(error, directory)) from error
     report = store.recovery
     tell = logger("polymq").info if report.clean else logger("polymq").warning
     found = {field.name: getattr(report, field.name) for field in fields(report)}
@@ -167,32 +159,6 @@ def _make_directory(directory: Path) -> None:
     except FileExistsError as error:
         text = f"the data directory {directory} is a file: remove it, or choose another name"
         raise Failure(ExitCode.CANNOT_CREATE, text) from error
-
-
-def _code_of(error: StoreError) -> ExitCode:
-    """Which way of not opening this is, for who starts servers by script."""
-    if isinstance(error, StoreCorrupt):
-        return ExitCode.DATA_DAMAGED
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, StorageFull):
-            return ExitCode.CANNOT_CREATE
-        if isinstance(cause, StorageFailed):
-            return ExitCode.DISK_FAILED
-        if isinstance(cause, OSError):
-            return ExitCode.DISK_FAILED if cause.errno == errno.EIO else ExitCode.CANNOT_CREATE
-        cause = cause.__cause__
-    return ExitCode.IN_USE if "is in use" in str(error) else ExitCode.DATA_DAMAGED
-
-
-def _advice(error: StoreError, directory: Path) -> str:
-    """Why the log cannot be opened, and what to do about it where that is known."""
-    code, text = _code_of(error), str(error)
-    if code is ExitCode.IN_USE:
-        return f"the data directory {directory} is in use: stop the server there, or choose another"
-    if code is ExitCode.CANNOT_CREATE and os.strerror(errno.ENOSPC) in text:
-        return f"{text}: free some space, or choose a smaller storage.segment_bytes"
-    return text
 
 
 class Node:
@@ -264,7 +230,7 @@ class Node:
         try:
             self._engine = self._make_engine(context, workers, hashers)
         except StoreError as error:
-            raise Failure(_code_of(error), str(error)) from error
+            raise Failure(code_of(error), str(error)) from error
         context.accepts = self._engine.bans.accepts
         self._stack.append(self._engine.core.timers.stop)  # before the threads that they use
         self._engine.core.when_failed(self._storage_failed)
@@ -418,7 +384,8 @@ class Node:
     async def _open_listeners(self, context: Context) -> dict[str, int | None]:
         settings = self._settings
         bridges = Bridges(settings, self._engine, context, random.random, random_name)
-        registry = make_registry([*self._probes(), *bridges.probes()])
+        backups = BackupHandlers(self._engine, self._store, settings.server.data_directory)
+        registry = make_registry([*self._probes(), *bridges.probes(), *backups.probes()])
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
         self._stack.append(tls_files.stop)
@@ -452,7 +419,9 @@ class Node:
                 "no client can connect: mqtt, amqp, http and rocketmq are all switched off "
                 "(enabled = false)"
             )
-        ports["admin"] = await self._open_admin(registry) if settings.admin.enabled else None
+        ports["admin"] = None
+        if settings.admin.enabled:
+            ports["admin"] = await self._open_admin(registry, backups)
         return ports
 
     async def _open_listener(
@@ -514,7 +483,7 @@ class Node:
             self._registration.start()
         return beside
 
-    async def _open_admin(self, registry: CollectorRegistry) -> int:
+    async def _open_admin(self, registry: CollectorRegistry, backups: BackupHandlers) -> int:
         directory = self._settings.server.data_directory
         token = new_token()
         try:
@@ -530,7 +499,7 @@ class Node:
             registry=registry,
             health=self._health,
             store=lambda: store_value(self._engine, self._store, str(directory / CUT_DIRECTORY)),
-            more=replication_routes(self.replication),
+            more=[*replication_routes(self.replication), *backups.routes()],
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
             mqtt_topic=self._settings.mqtt.topic,
             connections=self._client_connections,

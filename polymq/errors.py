@@ -18,7 +18,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2
     """A wrong option, or a wrong key or value in the configuration."""
     DATA_DAMAGED = 65
-    """The data directory is not what this program writes; it refuses to guess."""
+    """The data directory or a backup is not what this program writes; it refuses to guess."""
     UNREACHABLE = 69
     """No server answers where the command looked for one."""
     BUG = 70
@@ -26,11 +26,11 @@ class ExitCode(enum.IntEnum):
     CANNOT_LISTEN = 71
     """A port is taken, or the address is not of this machine."""
     CANNOT_CREATE = 73
-    """The data directory cannot be created or written."""
+    """The data directory or a backup directory cannot be created or written."""
     DISK_FAILED = 74
     """The disk gave an I/O error. What was acked is safe; the server does not go on without it."""
     IN_USE = 75
-    """Another server has the data directory open."""
+    """Another server has the data directory open, or a command changes the backup directory."""
     INTERRUPTED = 130
     """A second Ctrl-C, or Ctrl-C in a command that is not a server."""
 

@@ -105,6 +105,7 @@ def _holder(held: Mapping[str, str]) -> str:
         "session": f"the MQTT session of client {name}: a message there is not acknowledged",
         "system": f"{name} whose time has not come",
         "retained": f"retained messages, such as that of {name}",
+        "backup": "a backup that is being taken",
     }.get(held["kind"], f"{held['kind']} {name}")
 
 

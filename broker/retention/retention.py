@@ -24,7 +24,8 @@ any yield, also by an exception: what it has done so far is sound, and the next 
 Rules:
 
 * Rounds do not overlap with one another or with the saving of `state.db` and of indexes.
-* Nothing is deleted behind the newest complete snapshot's position, nor behind the checkpoint.
+* Nothing is deleted behind the newest complete snapshot's position, nor behind the checkpoint, nor
+  from where on somebody copies the log (`reservations.py`).
 * What settled a message is on the disk before the message goes. Else indexes that are made again
   from the log would let a queue go on at an offset that somebody has seen.
 * A queue whose entry cannot be read holds everything (position -1): nothing is deleted on a
@@ -46,7 +47,9 @@ from polymq.broker.moves.moves import message_properties
 from polymq.broker.port.values import Address
 from polymq.broker.queues.queue import Group
 from polymq.broker.queues.store import QueueStore
+from polymq.broker.retention.entry_reads import first_offsets, positions_of, trims_of
 from polymq.broker.retention.holders import is_ours
+from polymq.broker.retention.reservations import Reservations
 from polymq.broker.retention.topic_trims import TopicTrims, Trim
 from polymq.broker.sessions.flights import RetainedFlights, tags_of
 from polymq.broker.state.database import StateDb
@@ -55,11 +58,11 @@ from polymq.broker.state.kinds import StateKind, single
 from polymq.broker.state.snapshot import HEAD_BYTES_MAX, PIECE_BYTES_MAX, TEMPLATE, encode_snapshot
 from polymq.broker.topics.retained import ORIGIN_PROPERTY, Retained, origin_of, position_of
 from polymq.broker.topics.topics import Topics
-from polymq.core_log.errors import CorruptRecord, StorageFailed, StoreError
+from polymq.core_log.errors import StoreError
 from polymq.core_log.kernels.log_end import Span
 from polymq.core_log.queue_index import MemoryIndex, QueueIndex
 from polymq.core_log.record import Record, RecordTemplate
-from polymq.core_log.retention import first_after_position, position_at
+from polymq.core_log.retention import first_after_position
 
 SLICE_COUNT: Final = 128
 """Topics or groups looked at before other work gets its turn: about two milliseconds."""
@@ -98,7 +101,7 @@ class Holder(NamedTuple):
 
     position: int
     kind: str
-    """`topic`, `queue`, `session`, `group`, `retained`, `system`."""
+    """`topic`, `queue`, `session`, `group`, `retained`, `system`, `backup`."""
     name: str
 
 
@@ -137,6 +140,7 @@ class Retention:
     Attributes:
         early_count: of the trimmed, those that went because the log was too large.
         holder: who holds the oldest segment that could go otherwise, as of the last round.
+        reservations: of the log, by those who are copying it.
         deleted_bytes, copied_count, trimmed_count, dropped_count: since the start. Trimmed are
             messages that readers by offset lost; dropped those that a queue or session lost.
         drops: what was dropped and nobody has logged yet: kind, name, how many.
@@ -167,6 +171,9 @@ class Retention:
         self._look_again_ms = 0  # what stands in the way of deleting does not change soon
         self.snapshot: LastSnapshot | None = None
         self.holder: Holder | None = None
+        self.reservations = Reservations(
+            scheduler=core.scheduler, disk=core.disk, epoch=core.store.epoch
+        )
         self.deleted_bytes = 0
         self.copied_count = 0
         self.trimmed_count = 0
@@ -201,7 +208,7 @@ class Retention:
         yield from self._trim_due(0)
         ends = self._deletable_ends()
         if not ends:
-            self.holder = None
+            self.holder = self._reserved_for()
             return
         excess = self.excess_bytes
         early = 0
@@ -312,7 +319,15 @@ class Retention:
     def _deletable_ends(self) -> list[int]:
         """Where the segments end that are checkpointed, oldest first; the last one never goes."""
         store = self._core.store
-        return [end for _, end in store.segments()[:-1] if end <= store.checkpointed]
+        limit = self.reservations.bound(store.checkpointed)
+        return [end for _, end in store.segments()[:-1] if end <= limit]
+
+    def _reserved_for(self) -> Holder | None:
+        """Who copies the log, if that holds the oldest segment."""
+        reserved, (_, end) = self.reservations.lowest, self._core.store.segments()[0]
+        if reserved is None or not reserved.position < end <= self._core.store.checkpointed:
+            return None
+        return Holder(reserved.position, "backup", reserved.name)
 
     # --- first offsets ----------------------------------------------------------------------
 
@@ -333,7 +348,7 @@ class Retention:
                 if trim is not None:
                     trims.append(trim)
             if trims:
-                found = yield InWorker(partial(_find_all, trims))
+                found = yield InWorker(partial(trims_of, trims))
                 self._apply_trims(trims, found)
             yield None
 
@@ -400,7 +415,7 @@ class Retention:
         if not asked:
             yield None
             return lowest
-        positions = yield InWorker(partial(_positions, asked))
+        positions = yield InWorker(partial(positions_of, [claim[:2] for claim in asked]))
         for claim, position in zip(asked, positions, strict=True):
             if position >= 0:
                 self._positions[claim.queue_index.number] = (claim.offset, position)
@@ -429,7 +444,7 @@ class Retention:
                 if group.cursor.floor < group.queue.index.end_offset and not is_ours(group)
             ]
             stored = [g.queue.index for g in some if isinstance(g.queue.index, QueueIndex)]
-            found = iter((yield InWorker(partial(_first_offsets, stored, before))))
+            found = iter((yield InWorker(partial(first_offsets, stored, before))))
             offsets = [  # what is in memory belongs to the loop
                 next(found)
                 if isinstance(group.queue.index, QueueIndex)
@@ -666,33 +681,6 @@ class Retention:
         while not preparation.gather(SLICE_COUNT):
             yield None
         yield InWorker(preparation)
-        deleted = core.store.retire(position)
+        deleted = core.store.retire(self.reservations.bound(position))  # one may be new
         yield InWorker(core.store.discard)
         self.deleted_bytes += deleted
-
-
-def _find_all(trims: Sequence[Trim]) -> list[list[tuple[int, int]]]:
-    return [trim.find() for trim in trims]
-
-
-def _first_offsets(indexes: Sequence[QueueIndex], before: int) -> list[int]:
-    """The first offset of each index behind the position `before`; -1 where it cannot be read. A
-    worker's thread."""
-    offsets = []
-    for index in indexes:
-        try:
-            offsets.append(first_after_position(index, before))
-        except (CorruptRecord, StorageFailed):
-            offsets.append(-1)
-    return offsets
-
-
-def _positions(claims: Sequence[_Claim]) -> list[int]:
-    """Where the entries' records stand; -1 where that cannot be read. A worker's thread."""
-    positions = []
-    for claim in claims:
-        try:
-            positions.append(position_at(claim.queue_index, claim.offset))
-        except (CorruptRecord, StorageFailed):
-            positions.append(-1)
-    return positions

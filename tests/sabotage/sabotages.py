@@ -9,6 +9,7 @@ from tests.sabotage.of_amqp import OF_AMQP
 from tests.sabotage.of_crashes import OF_CRASHES
 from tests.sabotage.of_mqtt_5 import OF_MQTT_5
 from tests.sabotage.of_mqtt_extras import OF_MQTT_EXTRAS
+from tests.sabotage.of_the_backups import OF_THE_BACKUPS
 from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_bridges import OF_THE_BRIDGES
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
@@ -66,6 +67,7 @@ SABOTAGES = (
     *OF_THE_REMOTING,
     *OF_THE_RETAINED,
     *OF_THE_RETENTION,
+    *OF_THE_BACKUPS,
     *OF_THE_REPLICATION,
     *OF_THE_SINK,
     *OF_THE_WEBSOCKETS,
