@@ -402,3 +402,41 @@ def test_what_is_sent_again_is_sent_for_all_that_match_now(broker: Broker, way: 
     session, link = connect(broker, "c")
     assert copies(link) == [(b"1", 2, (1, 3))]
     assert of(session).overlaps is not None
+
+
+class _Guard:
+    """The rights of a user who may read nothing any more, or everything."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+
+    def may_read(self, address: Address) -> bool:
+        return self.reads
+
+    def check_subscribe(self, session: MqttSession, address: Address) -> None:
+        raise AssertionError
+
+    def end_forbidden(self, session: MqttSession, address: Address) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_right_that_ends_takes_nothing_from_another_filter(broker: Broker, reads: bool) -> None:
+    """What is in flight may be the one copy: it comes again if the message itself may be read."""
+    session, link = connect(broker, "c")
+    follow(session, (ALL, at_qos(1)), (ONE, at_qos(1)))
+    publish(broker, b"1")
+    assert link.bodies == [b"1"]
+    broker.engine.sessions.unsubscribe(of(session), ALL, forget=True)
+    session.disconnect()
+    link = SpyLink()
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="u"
+    )
+    of(session).guard = _Guard(reads=reads)
+    session.resume()
+    broker.step(1.0)
+    assert [(body, duplicate) for _, body, _, _, duplicate, _ in link.publishes] == (
+        [(b"1", True)] if reads else []
+    )
+    assert of(session).unacked.count == int(reads)
