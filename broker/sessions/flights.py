@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from polymq.broker.sessions.session import MqttSession
     from polymq.broker.sessions.subscription import Subscription
 
+READ_AGAIN_MIN: Final = 16
+"""Messages that are read at least after some were handed back: one by one takes long on a disk."""
 UNKNOWN_QOS: Final = 0
 """Of messages whose record was written before records said it."""
 
@@ -128,7 +130,9 @@ class SessionGroup(Group):
     def hand_back(self, first: int, count: int, delivery: Delivery) -> None:
         """The end of what was handed out is not sent now. It is as if it had not been taken."""
         sent = first - delivery.first_offset
-        self._pump_count = max(1, 2 * sent)  # what does not go out would be read again and again
+        self._pump_count = max(
+            READ_AGAIN_MIN, 2 * sent
+        )  # what does not go out would be read again and again
         self.cursor.untake(first, count, delivery.redelivered)
 
     def flight(self, qos: int) -> QueueFlight:

@@ -29,7 +29,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from polymq.broker.core import Core
 from polymq.broker.messages.kernels.record_run import RecordRun
-from polymq.broker.queues.heads import Head, positions_of
+from polymq.broker.queues.heads import LOOK_COUNT, Head, positions_of
 from polymq.broker.queues.queue import Group
 from polymq.core_log.kernels.batch import RECORD_POSITION_AT, RECORD_SIZE_AT
 
@@ -119,8 +119,10 @@ class LogOrder(Generic[R]):
             head = self._heads.get(group)
             if head is None:
                 head = self._heads[group] = Head(self._core, group, partial(self._fetched, group))
-            entries = head.entries(offset, count) or head.entries(offset, count)  # read meanwhile
-        return positions_of(entries) if entries else None
+            entries = head.entries(offset, LOOK_COUNT) or head.entries(
+                offset, LOOK_COUNT
+            )  # it is there
+        return positions_of(entries)[:count] if entries else None
 
     def _fetched(self, group: Group) -> None:
         for blocked, (other, offset) in list(self._blocked.items()):
