@@ -101,7 +101,7 @@ _GENERAL: Final = (
     _missing(
         "allow_duplicate_messages",
         _BOOL,
-        "a client whose filters overlap gets a message once for each of them, before MQTT 5, too",
+        "a client whose filters overlap gets a message once, in MQTT 5, too",
         same="true",
     ),
     _needless("autosave_interval", _NUMBER, _ON_DISK),

@@ -56,6 +56,7 @@ class PermittedSessions(Permitted):
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
+        one_copy: bool = True,
     ) -> Session:
         """See `SessionPort.connect`. When the session is resumed, it loses the subscriptions that
         are not allowed any more (`end_forbidden`)."""
@@ -76,6 +77,7 @@ class PermittedSessions(Permitted):
                 link=link,
                 principal=user,
                 inflight_max=inflight_max,
+                one_copy=one_copy,
             )
         except Refused as error:
             if error.reason is Reason.FORBIDDEN:

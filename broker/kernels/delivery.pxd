@@ -28,7 +28,7 @@ cdef class SessionEnd:
     @cython.locals(qos=int)
     cpdef int sent_qos(self, RecordRun run, int qos_max) except -1
     @cython.locals(packet=cython.longlong)
-    cpdef send_live(self, RecordRun run, int qos, bint retain=*, long long identifier=*)
+    cpdef send_live(self, RecordRun run, int qos, bint retain=*, tuple identifiers=*)
     @cython.locals(
         tag=cython.longlong, known=cython.longlong, oldest=cython.longlong, unacked=UnackedRuns
     )

@@ -117,7 +117,11 @@ class SessionEnd:
         return qos
 
     def send_live(
-        self, run: record_run.RecordRun, qos: int, retain: bool = False, identifier: int = 0
+        self,
+        run: record_run.RecordRun,
+        qos: int,
+        retain: bool = False,
+        identifiers: tuple[int, ...] = (),
     ) -> None:
         """Send a run that no queue holds, with this QoS."""
         link = self.link
@@ -127,7 +131,7 @@ class SessionEnd:
         if qos:
             holder = None if qos == 1 else EXACTLY_ONCE
             packet = (self.unacked.add(holder, 0, run.count) - 1) % PACKET_IDS + 1
-        if not identifier:
+        if not identifiers:
             link.send_publishes(
                 run, qos=qos, first_packet_id=packet, duplicate=False, retain=retain
             )
@@ -138,7 +142,7 @@ class SessionEnd:
             first_packet_id=packet,
             duplicate=False,
             retain=retain,
-            identifier=identifier,
+            identifiers=identifiers,
         )
 
     def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:

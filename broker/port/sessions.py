@@ -75,7 +75,7 @@ class SessionLink(Protocol):
         first_packet_id: int,
         duplicate: bool,
         retain: bool,
-        identifier: int = 0,
+        identifiers: tuple[int, ...] = (),
     ) -> None:
         """Send the run at `qos` (already the lower of publisher's and subscriber's).
 
@@ -83,7 +83,8 @@ class SessionLink(Protocol):
 
         Args:
             retain: the flag as it is to be sent.
-            identifier: the Subscription Identifier; 0 for none.
+            identifiers: the Subscription Identifiers of all subscriptions that it is sent for, in
+                ascending order, each once.
         """
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
@@ -221,6 +222,7 @@ class SessionPort(Protocol):
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
+        one_copy: bool = True,
     ) -> Session:
         """Open, resume or take over the session of a client id. Raises Refused.
 
@@ -233,6 +235,8 @@ class SessionPort(Protocol):
                 None).
             inflight_max: how many messages of QoS 1 and 2 may be unacknowledged at most; the engine
                 begins with few and has a bound of its own.
+            one_copy: a message that several filters match is sent once, for all of them; else once
+                for each.
         """
 
     def publish_once(

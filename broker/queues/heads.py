@@ -19,6 +19,7 @@ from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE, STORE_MS_MASK
 LOOK_COUNT: Final = 256
 """Entries that are looked at first: 8 KiB."""
 _NUMBERS: Final = PRIVATE_ENTRY_SIZE // 4
+_POSITIONS: Final = PRIVATE_ENTRY_SIZE // 8  # the position is the first
 _SIZE_AT: Final = 2  # the record's size is the third word of an entry
 _STORE_MS: Final = slice(20, 26)
 
@@ -70,6 +71,14 @@ class Head:
         if entries:  # else the read failed, which was told; the queue stands still
             self._fetched = (first, entries)
             self._ready()
+
+
+def positions_of(entries: bytes) -> array[int]:
+    """Where the messages of private entries stand in the log."""
+    address = array("Q", entries)[::_POSITIONS]
+    if sys.byteorder == "little":
+        address.byteswap()
+    return address
 
 
 def sizes_of(entries: bytes) -> array[int]:

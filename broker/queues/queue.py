@@ -239,6 +239,7 @@ class Group:
         has_left: the group is gone.
         handing_over: a single active consumer has left and holds messages: the next one gets
             nothing before they are settled or given back, because they come first.
+        reading_from: while it is `waiting`, the offset of the first message that is being read.
     """
 
     __slots__ = (
@@ -255,6 +256,7 @@ class Group:
         "queue",
         "ranked",
         "reading",
+        "reading_from",
         "registrations",
         "rules",
     )
@@ -282,6 +284,7 @@ class Group:
         ] = ()  # replaced, never changed in place: most have none
         self._turn = 0  # whose turn it is among `registrations`
         self._reading = False  # a reader thread is at work: nothing may overtake
+        self.reading_from = 0
         self._pumping = False
         self._scheduled = False
         self._pump_count = reading.limits.pump_count_max  # less, where that was too much at once
@@ -564,6 +567,7 @@ class Group:
             return False
         first, count, _ = taken
         self._reading = True
+        self.reading_from = first
         self.reading.read(
             queue.index,
             first,

@@ -24,7 +24,6 @@ Rules:
 from __future__ import annotations
 
 import heapq
-import sys
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -36,6 +35,8 @@ from polymq.broker.kernels.path import Committed
 from polymq.broker.messages.dead_letter_history import Cause
 from polymq.broker.moves.dead_letters import DeadLetterCounts
 from polymq.broker.queues.cursor import NO_STOP
+from polymq.broker.queues.heads import positions_of
+from polymq.broker.queues.queue import Group
 from polymq.broker.sessions.flights import SessionGroup
 from polymq.broker.sessions.settings import DROP_NEWEST, SessionSettings
 from polymq.broker.sessions.uncounted import Uncounted
@@ -59,7 +60,6 @@ SWEEP_SECONDS: Final = 10.0
 """How often stopped subscriptions of which nothing waits any more go on though nothing comes: else
 what they left out would hold the log."""
 NOTICE_MS: Final = 60_000
-_NUMBERS_OF_ENTRY: Final = 4  # a private entry is four words, the position is the first
 
 
 class Backlog:
@@ -347,6 +347,8 @@ class SessionBacklogs:
             return
         self._counts.given_up[Cause.MAXLEN] += dropped
         self._left_out(session, backlog, dropped)
+        if session.overlaps is not None:
+            session.overlaps.log_order.moved()
         if dropped < excess and not backlog.reading:
             self._too_long[session] = None
 
@@ -420,7 +422,7 @@ class SessionBacklogs:
         self, backlog: Backlog, group: SessionGroup, first: int, entries: bytes
     ) -> None:
         flags = backlog.uncounted.flags(group, first, entries)
-        backlog.heads[group] = first, _positions_of(entries), flags
+        backlog.heads[group] = first, positions_of(entries), flags
 
     def _took_head(
         self,
@@ -463,10 +465,10 @@ class SessionBacklogs:
             self._write_scheduled = True
             self._core.scheduler.call_later(WRITE_SECONDS, self._write_later)
 
-    def write_before(self, group: SessionGroup) -> None:
-        """Messages of the group are about to be sent: what was dropped before them is written
+    def write_before(self, *groups: Group) -> None:
+        """Messages of the groups are about to be sent: what was dropped before them is written
         first. Else a crash would find what was dropped among what was sent."""
-        if group in self._skipped:
+        if not self._skipped.keys().isdisjoint(groups):
             self.write()
 
     def write(self) -> None:
@@ -536,11 +538,3 @@ def _waiting(session: MqttSession) -> list[tuple[SessionGroup, int]]:
     groups = [sub.group for sub in own if sub.durable]
     counted = [(group, group.ready_count) for group in groups if group is not None]
     return [(group, count) for group, count in counted if count]
-
-
-def _positions_of(entries: bytes) -> array[int]:
-    """The positions in the log that private entries say."""
-    address = array("Q", entries)[::_NUMBERS_OF_ENTRY]
-    if sys.byteorder == "little":
-        address.byteswap()
-    return address

@@ -32,12 +32,15 @@ from polymq.broker.topics.retained import position_of
 
 if TYPE_CHECKING:
     from polymq.broker.kernels.path import Committed
+    from polymq.broker.messages.message import Delivery
     from polymq.broker.messages.readers import Reading
     from polymq.broker.queues.cursor import Cursor
     from polymq.broker.queues.queue import Queue
     from polymq.broker.sessions.session import MqttSession
     from polymq.broker.sessions.subscription import Subscription
 
+READ_AGAIN_MIN: Final = 16
+"""Messages that are read at least after some were handed back: one by one takes long on a disk."""
 UNKNOWN_QOS: Final = 0
 """Of messages whose record was written before records said it."""
 
@@ -123,6 +126,14 @@ class SessionGroup(Group):
             or session.sessions.settings.keeps_qos_0
             or min(subscription.qos_at(first), publish_qos(run))
         )
+
+    def hand_back(self, first: int, count: int, delivery: Delivery) -> None:
+        """The end of what was handed out is not sent now. It is as if it had not been taken."""
+        sent = first - delivery.first_offset
+        self._pump_count = max(
+            READ_AGAIN_MIN, 2 * sent
+        )  # what does not go out would be read again and again
+        self.cursor.untake(first, count, delivery.redelivered)
 
     def flight(self, qos: int) -> QueueFlight:
         """What holds messages that are sent with this QoS: always the same object, so that runs

@@ -25,7 +25,13 @@ class OptionsEnd(LiveEnd):
         """SUBSCRIBE replaces all of them."""
         self.options = options
         self.qos = options.qos
-        self.special = options.no_local or options.retain_as_published or bool(options.identifier)
+        self.special = is_special(options)
+
+    @property
+    def identifiers(self) -> tuple[int, ...]:
+        """The Subscription Identifier, if there is one."""
+        identifier = self.options.identifier
+        return (identifier,) if identifier else ()
 
     def is_own(self, meta: RunMeta) -> bool:
         """Whether the client published such messages itself, and does not want them."""
@@ -37,6 +43,11 @@ class OptionsEnd(LiveEnd):
     def sends_retain(self, meta: RunMeta) -> bool:
         """Whether such messages are sent with RETAIN, though they are new."""
         return self.options.retain_as_published and RETAIN_PROPERTY in meta.properties
+
+
+def is_special(options: SubscriptionOptions) -> bool:
+    """Whether they say of each message whether it is sent, or what is sent with it."""
+    return options.no_local or options.retain_as_published or bool(options.identifier)
 
 
 def options_row(options: SubscriptionOptions) -> dict[str, int]:

@@ -22,6 +22,7 @@ from polymq.broker.messages.kernels.record_run import RecordRun
 from polymq.broker.messages.unacked import Unacked
 from polymq.broker.port.sessions import SubscriptionOptions, Will
 from polymq.broker.port.values import Address, Position
+from polymq.broker.queues.queue import Group
 from polymq.broker.sessions.flights import (
     Holder,
     RetainedFlight,
@@ -29,8 +30,12 @@ from polymq.broker.sessions.flights import (
     packet_id,
     packet_id_run,
 )
+from polymq.broker.sessions.options import is_special
+from polymq.broker.sessions.overlaps import COMPARED_MAX, Copy, Overlaps, any_overlap
+from polymq.broker.sessions.overlaps import begins_to_overlap as begins
 from polymq.broker.sessions.subscription import Subscription
 from polymq.broker.sessions.window import Window
+from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import ENTRY
 
 if TYPE_CHECKING:
@@ -43,8 +48,8 @@ if TYPE_CHECKING:
 END_STEPS: Final = 8
 """Steps of the sweeper that the end of a subscription counts as: it takes some 100 us."""
 RETIRED_MAX: Final = 16
-"""Subscriptions raised from QoS 0 on one connection that still have something to deliver. The
-oldest one loses it beyond, as QoS 0 may."""
+"""Live subscriptions raised from QoS 0, or ended where filters overlap, on one connection that
+still have something to deliver. The oldest one loses it beyond."""
 
 
 class Guard(Protocol):
@@ -73,6 +78,13 @@ class Guard(Protocol):
 
 class MqttSession(SessionEnd):
     """The `Session` of the port."""
+
+    overlaps: Overlaps[Subscription] | None = None
+    """Of a session of which two filters may match the same topic."""
+    one_copy = True
+    """Whether the client gets a message once where several filters match it."""
+    attached = False
+    """Whether all subscriptions deliver to the connected client."""
 
     def __init__(
         self,
@@ -112,7 +124,8 @@ class MqttSession(SessionEnd):
         self._looking = False
         """The log took no packet ids: it will be asked again."""
         self._retired: list[Subscription] = []
-        """Live subscriptions that were raised from QoS 0: what they still have is delivered."""
+        """Live subscriptions that were raised from QoS 0, or ended: what they still have is
+        delivered, as far as other subscriptions match it."""
         self.replay: RetainedReplay | None = None
         """What the connection gets of retained messages; None before the first SUBSCRIBE."""
         self.backlogs = sessions.backlogs if sessions.settings.waiting_max else None
@@ -165,18 +178,31 @@ class MqttSession(SessionEnd):
         group: SessionGroup,
         offset: int,
         redelivered: bool,
-    ) -> None:
-        """Send a run of the group's queue to the client. `offset` is its first one there."""
+        copy: Copy | None = None,
+    ) -> bool:
+        """Send a run of the group's queue to the client. `offset` is its first one there.
+
+        Args:
+            copy: how it is sent for several subscriptions; None: for this one.
+
+        Returns:
+            Whether it is sent, or will be.
+        """
         link = self.link
         if link is None:
-            return
+            return False
         qos: int = run.meta.cache.get(QOS_KEY, -1)
         if qos < 0:
             qos = publish_qos(run)
-        if qos > subscription.qos or offset < subscription.lowered_end:
-            qos = min(qos, subscription.qos_at(offset))
-        retain = subscription.special and subscription.sends_retain(run.meta)
-        identifier = subscription.options.identifier
+        also: Sequence[tuple[Group, int]] = ()
+        if copy is not None:
+            qos = min(qos, copy.qos)
+            retain, identifiers, also = copy.retain, copy.identifiers, copy.also
+        else:
+            if qos > subscription.qos or offset < subscription.lowered_end:
+                qos = min(qos, subscription.qos_at(offset))
+            retain = subscription.special and subscription.sends_retain(run.meta)
+            identifiers = subscription.identifiers
         if qos == 0 or self.clean:
             tag = self.unacked.add(group.flight(qos), offset, run.count) if qos else 0
             link.send_publishes(
@@ -185,22 +211,30 @@ class MqttSession(SessionEnd):
                 first_packet_id=packet_id(tag) if qos else 0,
                 duplicate=False,
                 retain=retain,
-                identifier=identifier,
+                identifiers=identifiers,
             )
             if not qos:
                 group.settle(offset, run.count)
-            return
+                for other, at in also:
+                    other.settle(at, run.count)
+            return True
         if self.backlogs is not None:
-            self.backlogs.write_before(group)
+            self.backlogs.write_before(group, *(other for other, _ in also))
         tag = self.unacked.next_tag
-        op = {"op": "assign", "s": self.number, "t": tag, "g": group.number, "o": offset, "q": qos}
+        op: Op = {"op": "assign", "s": self.number, "t": tag, "g": group.number, "o": offset}
+        op["q"] = qos
+        if also:
+            op["also"] = [[other.number, at] for other, at in also]
         try:
             position = self.core.journal.write({**op, "n": run.count})
         except Refused:  # the packet ids cannot be stored: back to their places
             group.requeue(offset, run.count)
             self.look_for_room_later()
-            return
-        self._send_when_assigned(position, run, qos, tag, redelivered, retain, identifier)
+            return False
+        for other, _ in also:
+            self.sessions.queue_store.passed_over(other)
+        self._send_when_assigned(position, run, qos, tag, redelivered, retain, identifiers)
+        return True
 
     def send_retained(
         self, subscription: Subscription, run: RecordRun, address: Address, entry: bytes
@@ -224,7 +258,7 @@ class MqttSession(SessionEnd):
                 first_packet_id=packet_id(tag) if qos else 0,
                 duplicate=False,
                 retain=True,
-                identifier=identifier,
+                identifiers=subscription.identifiers,
             )
             return
         tag = self.unacked.next_tag
@@ -235,7 +269,7 @@ class MqttSession(SessionEnd):
         if identifier:
             op["i"] = identifier
         position = self.core.journal.write({**op, "n": 1, "q": qos})
-        self._send_when_assigned(position, run, qos, tag, False, True, identifier)
+        self._send_when_assigned(position, run, qos, tag, False, True, subscription.identifiers)
 
     def _send_when_assigned(
         self,
@@ -245,7 +279,7 @@ class MqttSession(SessionEnd):
         tag: int,
         duplicate: bool,
         retain: bool,
-        identifier: int,
+        identifiers: tuple[int, ...],
     ) -> None:
         """Send a run as soon as the log has its packet ids, which stand before `position`."""
         self.core.commits.when(
@@ -258,7 +292,7 @@ class MqttSession(SessionEnd):
             tag,
             duplicate,
             retain,
-            identifier,
+            identifiers,
         )
 
     def _send_assigned(
@@ -269,7 +303,7 @@ class MqttSession(SessionEnd):
         tag: int,
         duplicate: bool,
         retain: bool,
-        identifier: int,
+        identifiers: tuple[int, ...],
     ) -> None:
         if self.link is not None and connection_number == self.connection_number:
             self.link.send_publishes(
@@ -278,7 +312,7 @@ class MqttSession(SessionEnd):
                 first_packet_id=packet_id(tag),
                 duplicate=duplicate,
                 retain=retain,
-                identifier=identifier,
+                identifiers=identifiers,
             )
 
     def received(self, first_packet_id: int, count: int) -> None:
@@ -456,6 +490,42 @@ class MqttSession(SessionEnd):
         """A subscription that is new: from now on it is one of the session's."""
         self.subscriptions[subscription.address] = subscription
         self.sessions.count_subscriptions(self.principal, 1)
+        if self.overlaps is not None:
+            self.overlaps.add(subscription)
+        elif len(self.subscriptions) > 1 and begins(self.subscriptions.values(), subscription):
+            self._overlap()
+
+    def replace(self, subscription: Subscription) -> None:
+        """A subscription takes the place of another one with its filter."""
+        replaced = self.subscriptions[subscription.address]
+        self.subscriptions[subscription.address] = subscription
+        if self.overlaps is not None:
+            self.overlaps.remove(replaced)
+            self.overlaps.add(subscription)
+
+    def _overlap(self) -> None:
+        """Its filters may overlap from now on."""
+        if self.one_copy:
+            keeps_qos_0 = self.sessions.settings.keeps_qos_0
+            there = self.subscriptions.values()
+            self.overlaps = Overlaps(self.core, self.client_id, there, keeps_qos_0=keeps_qos_0)
+
+    def _part(self) -> None:
+        """Its filters do not overlap any more."""
+        if self.overlaps is not None:
+            self.overlaps.end()
+            self.overlaps = None
+        for subscription in self.subscriptions.values():
+            subscription.special = is_special(subscription.options)
+
+    def want_one_copy(self, one_copy: bool) -> None:
+        """What its client wants where filters overlap."""
+        if one_copy != self.one_copy:
+            self.one_copy = one_copy
+            if not one_copy:
+                self._part()
+            elif any_overlap(self.subscriptions.values()):
+                self._overlap()
 
     def forget(self, address: Address) -> Subscription | None:
         """The subscription is none any more; returns it, if there was one."""
@@ -463,6 +533,11 @@ class MqttSession(SessionEnd):
         if found is not None:
             self.sessions.count_subscriptions(self.principal, -1)
             self.sessions.exclusive.ended(self, (address,))
+            if self.overlaps is not None:
+                self.overlaps.remove(found)
+                there = self.subscriptions.values()
+                if len(there) <= COMPARED_MAX and not any_overlap(there):
+                    self._part()
         return found
 
     def forget_all(self) -> Collection[Subscription]:
@@ -471,6 +546,9 @@ class MqttSession(SessionEnd):
         if found:
             self.sessions.count_subscriptions(self.principal, -len(found))
             self.sessions.exclusive.ended(self, found)
+        if self.overlaps is not None:
+            self.overlaps.end()
+            self.overlaps = None
         return found.values()
 
     def subscribe(
@@ -507,7 +585,23 @@ class MqttSession(SessionEnd):
         self.sessions.topics.router.unsubscribe(subscription.address, subscription)
         self._retired.append(subscription)
         if len(self._retired) > RETIRED_MAX:
-            self._retired.pop(0).detach()
+            empty = (one for one in self._retired if one.group is None or not one.group.ready_count)
+            oldest = next(empty, self._retired[0])
+            self._retired.remove(oldest)
+            oldest.detach()
+
+    def raised_from_0(self) -> Sequence[Subscription]:
+        """Live subscriptions that durable ones have taken the place of on this connection."""
+        return self._retired
+
+    def end_live(self, subscription: Subscription) -> None:
+        """A live subscription that is none of the session's any more. What waits in its backlog may
+        be the one copy for others that match."""
+        group = subscription.group
+        if self.link is None or group is None or not group.ready_count or not subscription.special:
+            subscription.detach()
+            return
+        self.retire(subscription)
 
     # --- connection ---------------------------------------------------------------------------
 
@@ -546,6 +640,7 @@ class MqttSession(SessionEnd):
 
     def _resumed(self) -> None:
         """What was in flight is on its way again: now what is new."""
+        self.attached = True
         for subscription in self.subscriptions.values():
             self.attach(subscription)
             if subscription.owed is not None and subscription.owed.interrupted:
@@ -567,6 +662,9 @@ class MqttSession(SessionEnd):
     def disconnect(self) -> None:
         """See `port.Session`."""
         self.link = self.takes_apart = None
+        self.attached = False
+        if self.overlaps is not None:
+            self.overlaps.log_order.clear()
         guard, self.guard = self.guard, None
         if guard is not None:
             guard.left()

@@ -111,6 +111,7 @@ class Sessions:
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
+        one_copy: bool = True,
     ) -> MqttSession:
         """See `SessionPort.connect`."""
         self.core.check_leads()
@@ -146,6 +147,7 @@ class Sessions:
         if not session.clean:
             self.expiry.came(session)
         session.open_window(inflight_max)
+        session.want_one_copy(one_copy)
         return session
 
     def publish_once(
@@ -345,13 +347,15 @@ class Sessions:
         if not subscription.durable:
             self.topics.router.unsubscribe(address, subscription)
         if session.clean:
-            subscription.detach()
+            session.end_live(subscription)
             session.forget(address)
             return Position(0)
         group = subscription.group if subscription.durable else None
         op: Op = {"op": "sub-", "s": session.number, "w": list(address)}
-        if group is not None and group.cursor.outstanding_count and not forget:
-            op["k"] = 1
+        if group is not None and group.cursor.outstanding_count:
+            # What is in flight for other subscriptions, too, is looked at when it is sent again.
+            if not forget or session.overlaps is not None:
+                op["k"] = 1
         position = self.core.journal.write(op)
         return position if group is None else max(position, self.state.end_unread(address))
 
@@ -396,25 +400,26 @@ class Sessions:
     def _resend_records(
         self, session: MqttSession, tag: int, holder: Holder, records: bytes
     ) -> int:
-        """Returns how many messages were seen to: at least one. A retained message that the user
-        may not read any more is not sent, and is in flight no longer. (What came from a queue went
-        with its subscription.)"""
+        """Returns how many messages were seen to: at least one. What the user may not read any more
+        is not sent, and is in flight no longer. (What came from the queue of a subscription mostly
+        went with that.)"""
         assert session.link is not None
         assert isinstance(holder, QueueFlight | RetainedFlight)
         runs, sent = self.core.metas.plain_runs(records, 0, len(records))
         for run in runs:
-            if isinstance(holder, RetainedFlight) and not _may_read(session, run):
-                session.unacked.settle(tag, tag)
-                holder.settle(0, 1)
-                return sent
-            retain, identifier = _sent_options(session, holder, run)
+            if _needs_right(session, holder) and not _may_read(session, run):
+                for _, first, count in session.unacked.settle_present(tag, tag + run.count - 1):
+                    holder.settle(first, count)
+                tag += run.count
+                continue
+            retain, identifiers = _sent_options(session, holder, run)
             session.link.send_publishes(
                 run,
                 qos=_sent_qos(holder, publish_qos(run)),
                 first_packet_id=packet_id(tag),
                 duplicate=True,
                 retain=retain,
-                identifier=identifier,
+                identifiers=identifiers,
             )
             tag += run.count
         self.core.reading.redelivered_count += sent
@@ -437,17 +442,25 @@ def _may_read(session: MqttSession, run: RecordRun) -> bool:
     return session.guard is None or session.guard.may_read(address)
 
 
+def _needs_right(session: MqttSession, holder: QueueFlight | RetainedFlight) -> bool:
+    """Whether what is in flight belongs to no subscription, whose end would have ended it."""
+    return isinstance(holder, RetainedFlight) or holder.group.subscription_of(session) is None
+
+
 def _sent_options(
     session: MqttSession, holder: QueueFlight | RetainedFlight, run: RecordRun
-) -> tuple[bool, int]:
-    """RETAIN and the Subscription Identifier that a message in flight is sent with: of a queue's
-    message, as the subscription has it now."""
+) -> tuple[bool, tuple[int, ...]]:
+    """RETAIN and the Subscription Identifiers that a message in flight is sent with: of a queue's
+    message, as the subscriptions have them now that match."""
     if isinstance(holder, RetainedFlight):
-        return True, holder.identifier
+        return True, (holder.identifier,) if holder.identifier else ()
     subscription = holder.group.subscription_of(session)
+    if session.overlaps is not None and (subscription is None or not subscription.is_shared):
+        matching = session.overlaps.matching(run.meta)
+        return matching.sends_retain(run.meta), matching.identifiers
     if subscription is None:
-        return False, 0
-    return subscription.sends_retain(run.meta), subscription.options.identifier
+        return False, ()
+    return subscription.sends_retain(run.meta), subscription.identifiers
 
 
 def _sent_qos(flight: QueueFlight | RetainedFlight, published: int) -> int:

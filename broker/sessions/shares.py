@@ -145,7 +145,7 @@ class Member(Subscription):
                 first_packet_id=packet_id(tag) if qos else 0,
                 duplicate=False,
                 retain=self.special and self.sends_retain(run.meta),
-                identifier=self.options.identifier,
+                identifiers=self.identifiers,
             )
             if not qos:
                 share.settle(offset, run.count)
@@ -186,7 +186,7 @@ class Member(Subscription):
                 first_packet_id=packet_id(tag),
                 duplicate=False,
                 retain=self.special and self.sends_retain(run.meta),
-                identifier=self.options.identifier,
+                identifiers=self.identifiers,
             )
 
 

@@ -48,7 +48,7 @@ from polymq.broker.sessions.flights import (
     SessionGroup,
     packet_id_run,
 )
-from polymq.broker.sessions.options import options_of, options_row
+from polymq.broker.sessions.options import is_special, options_of, options_row
 from polymq.broker.sessions.owed import Owed, owed_of
 from polymq.broker.sessions.session import MqttSession
 from polymq.broker.sessions.shares import Member, ShareGroup, Shares
@@ -243,7 +243,7 @@ class SessionState:
         elif op["g"] and not subscription.durable:
             session.retire(subscription)
             subscription = Subscription(session, address, options)
-            session.subscriptions[address] = subscription
+            session.replace(subscription)
         if op["q"]:
             subscription.raise_from_0(op["o"])
             subscription.queued_qos = 0
@@ -263,6 +263,8 @@ class SessionState:
             )
             assert isinstance(group, SessionGroup)
             subscription.join(group)
+            if session.overlaps is not None:
+                session.overlaps.begins(group, self.core.end())
             touched.append(("group", str(op["g"])))
             if queue.expiring:
                 self.let_expire([group])
@@ -277,8 +279,8 @@ class SessionState:
             return self.shares.apply_leave(session, subscription, op)
         touched = [("session", str(session.number))]
         group = subscription.group
-        if not isinstance(group, SessionGroup):
-            subscription.detach()
+        if not isinstance(group, SessionGroup) or not subscription.durable:
+            session.end_live(subscription)
             return touched
         touched.append(("group", str(group.number)))
         subscription.part(group)
@@ -326,7 +328,13 @@ class SessionState:
         session.unacked.next_tag = max(session.unacked.next_tag, op["t"])
         session.unacked.add(group.flight(op.get("q", UNKNOWN_QOS)), op["o"], op["n"])
         group.cursor.delivered_to(op["o"] + op["n"])
-        return [("session", str(session.number)), ("group", str(op["g"]))]
+        touched = [("session", str(session.number)), ("group", str(op["g"]))]
+        for number, offset in op.get("also", ()):  # the same messages in other queues
+            other = self.queue_store.groups.get(number)
+            if other is not None:
+                other.cursor.settle(offset, op["n"])
+                touched.append(("group", str(number)))
+        return touched
 
     def _owed_to(self, number: int) -> Owed | None:
         """What is owed to the subscription whose group has this number."""
@@ -479,7 +487,7 @@ class SessionState:
         options = [
             [list(subscription.address), options_row(subscription.options)]
             for subscription in session.subscriptions.values()
-            if subscription.special or subscription.options.exclusive
+            if is_special(subscription.options) or subscription.options.exclusive
         ]
         expiry = {} if session.asked_seconds is None else {"x": session.asked_seconds}
         return {

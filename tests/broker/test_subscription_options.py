@@ -9,6 +9,7 @@ import pytest
 from polymq.broker.port import (
     APPENDED,
     FLUSHED,
+    ONE_LEVEL,
     PUBLISHER_PROPERTY,
     REST,
     Session,
@@ -186,7 +187,7 @@ def test_what_is_sent_again_has_its_flag_and_its_identifier(
     broker.step()
     wanted = [(b"old", True), (b"new", True), (b"plain", False)]
     assert [(body, retain) for _, body, *_, retain in link.publishes] == wanted
-    assert link.identifiers == [268_435_455] * 3
+    assert link.identifiers == [(268_435_455,)] * 3
     again(broker, session, way)
     broker.publish(template(broker, "away", retain=True), b"away")
     broker.step()
@@ -194,7 +195,7 @@ def test_what_is_sent_again_has_its_flag_and_its_identifier(
     wanted.append((b"away", True))
     assert [(body, retain) for _, body, *_, retain in link.publishes] == wanted
     assert [duplicate for *_, duplicate, _ in link.publishes] == [True, True, True, False]
-    assert link.identifiers == [268_435_455] * 4
+    assert link.identifiers == [(268_435_455,)] * 4
     broker.stop()
 
 
@@ -203,17 +204,18 @@ def test_what_is_sent_again_has_its_flag_and_its_identifier(
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("clean", [True, False])
-def test_each_copy_has_the_identifier_of_its_subscription(
+def test_one_copy_has_the_identifiers_of_all_subscriptions(
     broker: Broker, clean: bool, qos: int
 ) -> None:
     session, link = connect(broker, "c", clean=clean)
-    session.subscribe(("a", REST), at_qos(qos, identifier=7))
-    session.subscribe(("a", "b"), at_qos(qos, identifier=9))
+    session.subscribe(("a", REST), at_qos(qos, identifier=9))
+    session.subscribe(("a", "b"), at_qos(qos, identifier=7))
     session.subscribe((REST,), at_qos(qos))
+    session.subscribe(("a", ONE_LEVEL), at_qos(qos, identifier=7))
     broker.step()
     broker.publish(template(broker, qos=qos), b"x")
     broker.step()
-    assert sorted(link.identifiers) == [0, 7, 9]
+    assert link.identifiers == [(7, 9)]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -232,13 +234,13 @@ def test_a_subscribe_replaces_all_options(broker: Broker, way: str, qos: int) ->
     broker.publish(own, b"sent")
     broker.step()
     assert [(body, retain) for _, body, *_, retain in link.publishes][-1:] == [(b"sent", False)]
-    assert link.identifiers[-1:] == [4]
+    assert link.identifiers[-1:] == [(4,)]
     session.subscribe(("a", REST), at_qos(qos))
     broker.step()
     broker.publish(own, b"plain")
     broker.step()
     assert link.bodies[-1:] == [b"plain"]
-    assert link.identifiers[-1:] == [0]
+    assert link.identifiers[-1:] == [()]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -251,7 +253,7 @@ def test_options_of_live_subscriptions_last_as_well(broker: Broker, way: str) ->
     broker.publish(template(broker, qos=0, publisher="d"), b"other")
     broker.step()
     assert link.bodies == [b"other"]
-    assert link.identifiers == [3]
+    assert link.identifiers == [(3,)]
 
 
 def test_a_subscription_that_changes_nothing_is_not_written(broker: Broker) -> None:

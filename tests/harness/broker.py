@@ -341,8 +341,8 @@ class SpyLink:
         self.left = credit
         self.takes_apart: TakesApart | None = None
         self.publishes: list[tuple[str, bytes, int, int, bool, bool]] = []
-        self.identifiers: list[int] = []
-        """Subscription Identifiers of the publishes; 0 where there was none."""
+        self.identifiers: list[tuple[int, ...]] = []
+        """Subscription Identifiers of the publishes."""
         self.pubrels: list[int] = []
         self.over = False
         self.expelled_for = ""
@@ -361,13 +361,13 @@ class SpyLink:
         first_packet_id: int,
         duplicate: bool,
         retain: bool,
-        identifier: int = 0,
+        identifiers: tuple[int, ...] = (),
     ) -> None:
         address = [run.meta.topic, *(run.meta.tag.split(".") if run.meta.tag is not None else [])]
         for k, body in enumerate(bodies_of(run)):
             packet = (first_packet_id + k - 1) % 65535 + 1 if qos else 0
             self.publishes.append(("/".join(address), body, qos, packet, duplicate, retain))
-            self.identifiers.append(identifier)
+            self.identifiers.append(identifiers)
 
     def send_pubrels(self, first_packet_id: int, count: int) -> None:
         self.pubrels += [(first_packet_id + k - 1) % 65535 + 1 for k in range(count)]

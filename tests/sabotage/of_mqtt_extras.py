@@ -61,8 +61,8 @@ OF_MQTT_EXTRAS = (
         name="exclusive-forgotten-by-the-snapshot",
         why="after a restart two workers have the same jobs",
         path="broker/sessions/state.py",
-        old="            if subscription.special or subscription.options.exclusive\n",
-        new="            if subscription.special\n",
+        old="            if is_special(subscription.options) or subscription.options.exclusive\n",
+        new="            if is_special(subscription.options)\n",
         tests=(EXCLUSIVE,),
     ),
     Sabotage(

@@ -158,12 +158,12 @@ OF_THE_MQTT_RULES = (
         "MQTT-4.3.3-3",
         "a message of QoS 2 that a lost connection had does not come again",
         "broker/sessions/sessions.py",
-        "        for run in runs:\n            if isinstance(holder, RetainedFlight) and not",
+        "        for run in runs:\n            if _needs_right(session, holder) and not",
         "        for run in runs:\n"
         "            if _sent_qos(holder, publish_qos(run)) == 2:\n"
         "                tag += run.count\n"
         "                continue\n"
-        "            if isinstance(holder, RetainedFlight) and not",
+        "            if _needs_right(session, holder) and not",
     ),
     _rule(
         "MQTT-4.3.3-11",

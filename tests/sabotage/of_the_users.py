@@ -24,7 +24,7 @@ OF_THE_USERS = (
         name="retained-sent-again-without-the-right",
         why="a user gets retained messages that it may not read any more, with each connection",
         path="broker/sessions/sessions.py",
-        old="            if isinstance(holder, RetainedFlight) and not _may_read(session, run):\n",
+        old="            if _needs_right(session, holder) and not _may_read(session, run):\n",
         new="            if False:\n",
         tests=("tests/broker/test_retained_owed.py",),
     ),

@@ -22,6 +22,7 @@ from tests.sabotage.of_the_logins import OF_THE_LOGINS
 from tests.sabotage.of_the_mqtt_rules import OF_THE_MQTT_RULES
 from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_operators import OF_THE_OPERATORS
+from tests.sabotage.of_the_overlaps import OF_THE_OVERLAPS
 from tests.sabotage.of_the_permissions import OF_THE_PERMISSIONS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
@@ -51,6 +52,7 @@ SABOTAGES = (
     *OF_THE_CONVERSION,
     *OF_THE_ENGINE,
     *OF_THE_SESSIONS,
+    *OF_THE_OVERLAPS,
     *OF_THE_GATEWAYS,
     *OF_MQTT_5,
     *OF_THE_LISTENERS,

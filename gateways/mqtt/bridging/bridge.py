@@ -155,7 +155,7 @@ class Holder:
         first_packet_id: int,
         duplicate: bool,
         retain: bool,
-        identifier: int = 0,
+        identifiers: tuple[int, ...] = (),
     ) -> None:
         """See `SessionLink`: not called without credit."""
 
@@ -293,6 +293,7 @@ class Bridge:
             link=link,
             principal=PRINCIPAL,
             inflight_max=inflight_max,
+            one_copy=False,  # each rule has topic names of its own at the remote broker
         )
         if not session.present:
             self._purges = True  # what the remote broker knows of a session is of another

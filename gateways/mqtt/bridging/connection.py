@@ -100,10 +100,11 @@ class BridgePath(FastPath):
         first_packet_id: int,
         duplicate: bool,
         retain: bool,
-        identifier: int = 0,
+        identifiers: tuple[int, ...] = (),
     ) -> None:
-        """See `SessionLink`. The identifier says which rule the run belongs to."""
-        if self.mapping.choose(identifier):
+        """See `SessionLink`. The identifier, of which there is one at most, says which rule the run
+        belongs to."""
+        if self.mapping.choose(identifiers[0] if identifiers else 0):
             self.last_meta = None
         super().send_publishes(
             run,

@@ -101,13 +101,13 @@ cdef class FastPath(Shortcut):
     @cython.locals(connection=Stream, room=cython.longlong)
     cpdef credit(self)
     @cython.locals(count=Py_ssize_t, size=Py_ssize_t, topic=bytes, data=bytes, connection=Stream)
-    cdef send_run(self, run, int first_byte, long long first_packet_id, long long identifier)
+    cdef send_run(self, run, int first_byte, long long first_packet_id, tuple identifiers)
     @cython.locals(
         is_shared=bint, data=bytes, more=bytes, head=bytes, again=bytes, alias_property=bytes,
         alias=int, offered=int,
     )
     cdef bytes encode_5(
-        self, run, bytes topic, int first_byte, long long first_packet_id, long long identifier
+        self, run, bytes topic, int first_byte, long long first_packet_id, tuple identifiers
     )
     @cython.locals(data=bytes)
     cdef bytes encode_run(

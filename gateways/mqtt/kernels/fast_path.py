@@ -134,15 +134,17 @@ class Answers:
             self.port.when_committed(waiting[0][0], self.durability, self.release)
 
 
-def subscription_property(identifier: int) -> bytes:
-    """The Subscription Identifier of a delivery as a property (5.0 part 3.3.2.3.8); none for 0."""
-    if not identifier:
+def subscription_properties(identifiers: tuple[int, ...]) -> bytes:
+    """The Subscription Identifiers of a delivery as properties (5.0 part 3.3.2.3.8)."""
+    if not identifiers:
         return b""
-    out = bytearray((SUBSCRIPTION_IDENTIFIER,))
-    while identifier > 0x7F:
-        out.append(identifier & 0x7F | 0x80)
-        identifier >>= 7
-    out.append(identifier)
+    out = bytearray()
+    for identifier in identifiers:
+        out.append(SUBSCRIPTION_IDENTIFIER)
+        while identifier > 0x7F:
+            out.append(identifier & 0x7F | 0x80)
+            identifier >>= 7
+        out.append(identifier)
     return bytes(out)
 
 
@@ -464,14 +466,14 @@ class FastPath(Shortcut):
         first_packet_id: int,
         duplicate: bool,
         retain: bool,
-        identifier: int = 0,
+        identifiers: tuple[int, ...] = (),
     ) -> None:
         """Send a run of the log as PUBLISH packets, in one piece."""
         first_byte = PUBLISH | duplicate << 3 | qos << 1 | retain
-        self.send_run(run, first_byte, first_packet_id, identifier)
+        self.send_run(run, first_byte, first_packet_id, identifiers)
 
     def send_run(
-        self, run: RecordRun, first_byte: int, first_packet_id: int, identifier: int
+        self, run: RecordRun, first_byte: int, first_packet_id: int, identifiers: tuple[int, ...]
     ) -> None:
         """The same, with the first byte of a packet."""
         write = self.write
@@ -484,7 +486,7 @@ class FastPath(Shortcut):
             self.last_topic = topic
             self.last_meta = meta
         if self.five:
-            data = self.encode_5(run, topic, first_byte, first_packet_id, identifier)
+            data = self.encode_5(run, topic, first_byte, first_packet_id, identifiers)
         elif first_byte & 0x06:
             data = encode_publishes(
                 run.memory, run.start, run.end, topic, first_byte, first_packet_id
@@ -512,14 +514,19 @@ class FastPath(Shortcut):
             self.write(data)
 
     def encode_5(
-        self, run: RecordRun, topic: bytes, first_byte: int, first_packet_id: int, identifier: int
+        self,
+        run: RecordRun,
+        topic: bytes,
+        first_byte: int,
+        first_packet_id: int,
+        identifiers: tuple[int, ...],
     ) -> bytes:
         """The packets of a run for a client that speaks MQTT 5."""
         key = self.mapping.encoded_keys_5[first_byte & 1]
         if self.more:
             key += " more"
-        is_shared = not (first_byte & 0x06 or identifier or self.sent_bytes_max != PACKET_MAX)
-        more = self.more + subscription_property(identifier)
+        is_shared = not (first_byte & 0x06 or identifiers or self.sent_bytes_max != PACKET_MAX)
+        more = self.more + subscription_properties(identifiers)
         aliases = self.aliases_out
         offered = 0
         head = again = topic

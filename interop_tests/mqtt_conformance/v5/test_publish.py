@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from interop_tests.mqtt5_wire import Kind, P, Property, R, Value, publish
+from interop_tests.mqtt5_wire import (
+    AS_PUBLISHED,
+    NO_LOCAL,
+    Kind,
+    P,
+    Property,
+    R,
+    Value,
+    publish,
+)
 from interop_tests.mqtt_conformance.client import BROKEN, PEER, Case, Client
 from interop_tests.mqtt_conformance.statements_5 import shows
 from interop_tests.mqtt_wire import packet
@@ -332,39 +341,124 @@ def test_messages_expire_while_they_wait(case: Case) -> None:
 # --- overlapping subscriptions -------------------------------------------------------------------
 
 
-@shows("MQTT-3.3.4-2", "MQTT-3.3.4-3", "MQTT-3.3.4-4", "MQTT-3.3.4-5")
-def test_overlapping_subscriptions(case: Case) -> None:
-    """One copy at the highest QoS with all identifiers, or one for each with its own."""
-    subscriber = case.connect("s")
+STAYS: tuple[Property, ...] = ((P.SESSION_EXPIRY, 60),)
+
+
+def follow_overlapping(case: Case, client: Client) -> None:
+    """Three filters that match `x`, of QoS 0 to 2, two of them with identifiers."""
     filters = ((case.topic("#"), 0, 7), (case.topic("+"), 2, 268435455), (case.topic("x"), 1, 0))
     for pattern, qos, identifier in filters:
         props = ((P.SUBSCRIPTION_ID, identifier),) if identifier else ()
-        subscriber.follow((pattern, qos), props=props)
-    case.connect("p").send_message(case.topic("x"), b"1", qos=2)
-    first = subscriber.message()
-    copies = [first]
-    if len(first.values(P.SUBSCRIPTION_ID)) < 2:
-        copies += [subscriber.message() for _ in range(2)]
-        expected = {(0, (7,)), (2, (268435455,)), (1, ())}
-        found = {(one.qos, tuple(one.values(P.SUBSCRIPTION_ID))) for one in copies}
-        assert found == expected
-    else:
-        assert first.qos == 2
-        assert sorted(map(str, first.values(P.SUBSCRIPTION_ID))) == ["268435455", "7"]
-    assert max(one.qos for one in copies) == 2
+        client.follow((pattern, qos), props=props)
+
+
+@shows("MQTT-3.3.4-2", "MQTT-3.3.4-3", "MQTT-3.3.4-4")
+@pytest.mark.parametrize("props", [(), STAYS])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_overlapping_subscriptions(case: Case, qos: int, props: tuple[Property, ...]) -> None:
+    """One copy, at the highest QoS, with all identifiers."""
+    subscriber = case.connect("s", props=props)
+    follow_overlapping(case, subscriber)
+    case.connect("p").send_message(case.topic("x"), b"1", qos=qos)
+    found = subscriber.message()
+    assert (found.qos, found.values(P.SUBSCRIPTION_ID)) == (qos, [7, 268435455])
     subscriber.nothing()
 
 
-@shows("MQTT-3.3.4-3", "MQTT-3.3.4-4", "MQTT-3.3.4-5")
+@shows("MQTT-3.3.4-2", "MQTT-3.3.4-3", "MQTT-3.3.4-4", "MQTT-4.5.0-1")
+def test_overlapping_subscriptions_of_who_is_away(case: Case) -> None:
+    """What waits in two queues comes once, in order."""
+    subscriber = case.connect("s", props=STAYS)
+    subscriber.follow((case.topic("#"), 1), props=((P.SUBSCRIPTION_ID, 2),))
+    subscriber.follow((case.topic("+"), 2), props=((P.SUBSCRIPTION_ID, 1),))
+    subscriber.leave()
+    publisher = case.connect("p")
+    for body, topic in ((b"1", "x"), (b"2", "x/y"), (b"3", "x")):
+        publisher.send_message(case.topic(topic), body, qos=2)
+    subscriber = case.connect("s", clean=False, present=True, props=STAYS)
+    found = [subscriber.message() for _ in range(3)]
+    assert [(one.body, one.qos, one.values(P.SUBSCRIPTION_ID)) for one in found] == [
+        (b"1", 2, [1, 2]),
+        (b"2", 1, [2]),
+        (b"3", 2, [1, 2]),
+    ]
+    subscriber.nothing()
+
+
+@shows("MQTT-3.3.4-3", "MQTT-3.3.4-4")
+def test_what_is_sent_again_has_all_identifiers(case: Case) -> None:
+    subscriber = case.connect("s", props=STAYS)
+    follow_overlapping(case, subscriber)
+    case.connect("p").send_message(case.topic("x"), b"1")
+    first = subscriber.message(acknowledged=False)
+    subscriber.vanish()
+    subscriber = case.connect("s", clean=False, present=True, props=STAYS)
+    again = subscriber.message()
+    assert (again.duplicate, again.packet_id) == (True, first.packet_id)
+    assert again.values(P.SUBSCRIPTION_ID) == [7, 268435455]
+    subscriber.nothing()
+
+
+@shows("MQTT-3.3.4-3", "MQTT-3.3.4-4")
 def test_the_same_identifier_for_two_subscriptions(case: Case) -> None:
+    """It is sent once; a server may repeat it."""
     subscriber = case.connect("s")
     subscriber.follow((case.topic("#"), 0), (case.topic("+"), 0), props=((P.SUBSCRIPTION_ID, 5),))
     case.connect("p").send_message(case.topic("x"), b"1")
-    found = subscriber.message().values(P.SUBSCRIPTION_ID)
-    if len(found) == 1:
-        found += subscriber.message().values(P.SUBSCRIPTION_ID)
-    assert found == [5, 5]
+    assert subscriber.message().values(P.SUBSCRIPTION_ID) == [5]
     subscriber.nothing()
+
+
+@shows("MQTT-3.8.3-3", "MQTT-3.3.4-2", "MQTT-3.3.4-3")
+@pytest.mark.parametrize("props", [(), STAYS])
+def test_no_local_counts_for_each_overlapping_subscription(
+    case: Case, props: tuple[Property, ...]
+) -> None:
+    """The client's own message comes by those without it, with what these ask for."""
+    client = case.connect("s", props=props)
+    no_local = case.topic("#"), 2 | NO_LOCAL | AS_PUBLISHED
+    client.follow(no_local, props=((P.SUBSCRIPTION_ID, 1),))
+    client.follow((case.topic("x"), 1), props=((P.SUBSCRIPTION_ID, 2),))
+    client.send_message(case.topic("y"), b"own", qos=2)
+    client.send_message(case.topic("x"), b"own", qos=2, retain=True)
+    found = client.message()
+    assert (found.qos, found.retain, found.values(P.SUBSCRIPTION_ID)) == (1, False, [2])
+    client.nothing()
+    other = case.connect("o")
+    other.send_message(case.topic("x"), b"", qos=2, retain=True)
+    found = client.message()
+    assert (found.qos, found.retain, found.values(P.SUBSCRIPTION_ID)) == (2, True, [1, 2])
+    client.nothing()
+
+
+@shows("MQTT-3.3.4-5")
+def test_a_shared_subscription_is_a_delivery_of_its_own(case: Case) -> None:
+    """Beside the one copy for all others."""
+    client = case.connect("s")
+    client.follow((case.topic("#"), 1), props=((P.SUBSCRIPTION_ID, 1),))
+    client.follow((case.topic("+"), 1), props=((P.SUBSCRIPTION_ID, 2),))
+    client.follow((f"$share/g/{case.topic('#')}", 1), props=((P.SUBSCRIPTION_ID, 3),))
+    case.connect("p").send_message(case.topic("x"), b"1")
+    found = [client.message().values(P.SUBSCRIPTION_ID) for _ in range(2)]
+    assert sorted(found) == [[1, 2], [3]]
+    client.nothing()
+
+
+@shows("MQTT-3.10.4-3", "MQTT-3.3.4-2")
+def test_an_unsubscribe_takes_nothing_from_another_filter(case: Case) -> None:
+    """Nor does it have anything sent twice."""
+    client = case.connect("s", props=(*STAYS, (P.RECEIVE_MAX, 2)))
+    client.follow((case.topic("#"), 2), (case.topic("+"), 2))
+    publisher = case.connect("p")
+    for number in range(6):
+        publisher.send_message(case.topic("x"), b"%d" % number, qos=2)
+    flying = [client.message(acknowledged=False) for _ in range(2)]
+    assert client.ask_unsubscribe(case.topic("#")) == (0,)
+    for one in flying:
+        client.acknowledge_one(one)
+    bodies = [one.body for one in flying] + [client.message().body for _ in range(4)]
+    assert bodies == [b"%d" % number for number in range(6)]
+    client.nothing()
 
 
 @shows("MQTT-3.3.4-1", "MQTT-4.13.1-1")

@@ -416,6 +416,7 @@ class SpyPort(spy_port.SpyPort):
         link: SessionLink,
         principal: str,
         inflight_max: int | None = None,
+        one_copy: bool = True,
     ) -> SpySession:
         assert inflight_max is None or inflight_max > 0
         self.inflight_max = inflight_max or 0

@@ -68,7 +68,7 @@ def test_a_run_says_the_name_once(qos: int) -> None:
         packet("", 1, b"2", packet_id=ids[1]),
         packet("", 1, b"3", packet_id=ids[2]),
     ]
-    assert send(peer, LONG, b"4", identifier=300) == [
+    assert send(peer, LONG, b"4", identifiers=(300,)) == [
         packet("", 1, b"4", more=b"\x0b\xac\x02"),
     ]
     assert send(peer, "another/topic", b"5") == [packet("another/topic", 2, b"5")]

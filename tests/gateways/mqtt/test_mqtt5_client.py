@@ -440,11 +440,11 @@ def test_deliveries_are_packets_of_mqtt_5() -> None:
     peer = connected(Broker())
     send = peer.link.send_publishes
     send(run_of(b"1"), qos=0, first_packet_id=0, duplicate=False, retain=False)
-    send(run_of(b"2"), qos=1, first_packet_id=7, duplicate=True, retain=True, identifier=300)
+    send(run_of(b"2"), qos=1, first_packet_id=7, duplicate=True, retain=True, identifiers=(5, 300))
     peer.broker.loop.run()
     assert peer.receive() == [
         wire.packet(0x30, text("t") + b"\0" + b"1"),
-        wire.packet(0x3B, text("t") + b"\x00\x07" + block(b"\x0b\xac\x02") + b"2"),
+        wire.packet(0x3B, text("t") + b"\x00\x07" + block(b"\x0b\x05\x0b\xac\x02") + b"2"),
     ]
 
 

@@ -473,7 +473,7 @@ def test_from_connect_on() -> None:
     run = make_run("t", "a", [b"out"])
     for rule in (1, 2):
         remote.connection.fast_path.send_publishes(
-            run, qos=1, first_packet_id=7, duplicate=False, retain=False, identifier=rule
+            run, qos=1, first_packet_id=7, duplicate=False, retain=False, identifiers=(rule,)
         )
     remote.loop.run()
     block = marker_of("own")
