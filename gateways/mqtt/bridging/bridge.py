@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,11 +34,12 @@ from polymq.broker.port import (
 )
 from polymq.gateways.mqtt.bridging.backoff import Backoff
 from polymq.gateways.mqtt.bridging.connection import PRINCIPAL, BridgeConnection
-from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
+from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure, system_text
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
 from polymq.gateways.mqtt.bridging.packets import Greeting, Request, reason_text
 from polymq.gateways.mqtt.bridging.remotes import Remote, Remotes
 from polymq.gateways.mqtt.bridging.rules import BridgeRule
+from polymq.gateways.mqtt.bridging.strikes import Strikes, Suspect
 from polymq.gateways.mqtt.packets import BRIDGE_BIT, MQTT_3_1_1, MQTT_5, NEVER
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.rules import BRIDGE_PREFIX
@@ -57,8 +57,8 @@ EXACTLY_ONCE: Final = 2
 INFLIGHT_OF_3: Final = 20
 """Messages in flight before MQTT 5, if QoS 2 is among them: mosquitto closes a connection with
 more."""
-SHOWN_BYTES: Final = 100
-"""Of a topic name in a log line."""
+SHOWN: Final = 100
+"""Characters of a topic name or a filter in a log line."""
 SAME_SECONDS: Final = 60.0
 """How often the same failure is logged."""
 REFUSED_VERSIONS: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION})
@@ -131,7 +131,8 @@ class BridgeCounters:
     dropped: int = 0
     """Messages that came in and could not be stored, whatever had been done."""
     not_taken: int = 0
-    """Messages that the remote broker acknowledged with an error: it does not have them."""
+    """Messages that the remote broker acknowledged with an error, or that were set aside because it
+    closed the connection each time: it does not have them."""
     not_granted: int = 0
     """Filters that it did not grant."""
     failures: Counter[str] = field(default_factory=Counter)
@@ -198,6 +199,7 @@ class Bridge:
         if options.marks_messages:
             shared.drop_looped(marker)
         self.counters = BridgeCounters()
+        self.strikes = Strikes()
         self.client_id = BRIDGE_PREFIX + options.name
         self.requests = [
             Request(rule.remote_filter, rule.qos) for rule in options.rules if rule.comes_in
@@ -413,7 +415,7 @@ class Bridge:
     def dropped(self, count: int, topic: bytes, text: str) -> None:
         """Messages that came in were not stored, and will not come again."""
         self.counters.dropped += count
-        shown = topic[:SHOWN_BYTES]
+        shown = shortened(topic.decode("utf-8", "replace"))
         self._note("dropped", f"messages that came in are dropped, such as to {shown!r}: {text}")
 
     def not_taken(self, count: int, reason: int) -> None:
@@ -421,12 +423,30 @@ class Bridge:
         self.counters.not_taken += count
         self._note("not taken", f"the remote broker did not take messages: {reason_text(reason)}")
 
+    def set_aside(self, message: Suspect) -> None:
+        """A message is not sent any more (`strikes.py`)."""
+        self.counters.not_taken += 1
+        log.warning(
+            "bridge %s: a message is set aside, because the remote broker closed %d connections "
+            "before it acknowledged it: topic %r, QoS %d, %d bytes, position %d of the log. The "
+            "last time: %s",
+            self.name,
+            self.strikes.count,
+            shortened(message.topic),
+            message.qos,
+            message.size,
+            message.position,
+            self.strikes.reason,
+        )
+        self.strikes.clear()
+
     def not_granted(self, pattern: str, code: int) -> None:
         """The remote broker did not grant a filter."""
         self.counters.not_granted += 1
         self._note(
             f"filter {pattern}",
-            f"the remote broker does not grant the filter {pattern!r}: {reason_text(code)}",
+            f"the remote broker does not grant the filter {shortened(pattern)!r}: "
+            f"{reason_text(code)}",
         )
 
     def _note(self, about: str, text: str) -> None:
@@ -495,7 +515,7 @@ class Bridge:
         except ssl.SSLError as error:
             return Failure("tls", _tls_text(error))
         except OSError as error:
-            return Failure("unreachable", _system_text(error))
+            return Failure("unreachable", system_text(error))
         finally:
             self._connection = None
             if not over.done():
@@ -530,11 +550,9 @@ class Bridge:
             self._task.cancel()
 
 
-def _system_text(error: OSError) -> str:
-    """The system's own words, where it has any: the loop's say what was called."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return error.strerror or str(error)
+def shortened(name: str) -> str:
+    """A topic name or a filter for a log line."""
+    return name if len(name) <= SHOWN else f"{name[:SHOWN]}..."
 
 
 def _tls_text(error: ssl.SSLError) -> str:
