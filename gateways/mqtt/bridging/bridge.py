@@ -44,6 +44,7 @@ from polymq.gateways.mqtt.packets import BRIDGE_BIT, MQTT_3_1_1, MQTT_5, NEVER
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.rules import BRIDGE_PREFIX
 from polymq.gateways.mqtt.shared import Shared
+from polymq.gateways.mqtt.topic_filters import shortened
 from polymq.net.connection import SocketConnection
 
 log = logging.getLogger(__name__)
@@ -57,8 +58,6 @@ EXACTLY_ONCE: Final = 2
 INFLIGHT_OF_3: Final = 20
 """Messages in flight before MQTT 5, if QoS 2 is among them: mosquitto closes a connection with
 more."""
-SHOWN: Final = 100
-"""Characters of a topic name or a filter in a log line."""
 SAME_SECONDS: Final = 60.0
 """How often the same failure is logged."""
 REFUSED_VERSIONS: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION})
@@ -548,11 +547,6 @@ class Bridge:
             self._connection.storage_failed()
         if self._task is not None and not self.is_connected:
             self._task.cancel()
-
-
-def shortened(name: str) -> str:
-    """A topic name or a filter for a log line."""
-    return name if len(name) <= SHOWN else f"{name[:SHOWN]}..."
 
 
 def _tls_text(error: ssl.SSLError) -> str:
