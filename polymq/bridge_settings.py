@@ -11,6 +11,8 @@ from polymq.gateways.mqtt.bridging.remotes import REMOTES_MAX, Remote, parse_rem
 from polymq.gateways.mqtt.bridging.rules import RULES_MAX, BridgeRule, check_rules
 from polymq.setting_kinds import Section
 
+FIELD_BYTES_MAX: Final = 65_535
+"""Of a text in a packet of MQTT: its size is two bytes (3.1.1 part 1.5.3)."""
 _OF_TLS: Final = ("tls_ca", "tls_certificate", "tls_key", "tls_insecure")
 
 
@@ -18,6 +20,18 @@ def _checked_topic(topic: str) -> str:
     if {"+", "#", "\0"} & set(topic):
         raise ValueError("a topic name has no +, # or U+0000")
     return topic
+
+
+def _check_field(what: str, text: str, *, is_text: bool = True) -> None:
+    """Whether a packet of MQTT can have it, as text or as bytes. Raises ValueError, without it."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} is not UTF-8") from None
+    if size > FIELD_BYTES_MAX:
+        raise ValueError(f"{what} has {size} bytes: MQTT has no room for more than 65535")
+    if is_text and "\0" in text:
+        raise ValueError(f"{what} has the character U+0000, which MQTT does not allow")
 
 
 class BridgeTopic(Section):
@@ -113,6 +127,10 @@ class MqttBridge(Section):
     def _fits(self) -> MqttBridge:
         try:
             check_rules(self.rules)
+            _check_field("user", self.user)
+            _check_field("password", self.password.get_secret_value(), is_text=False)
+            _check_field("client_id", self.own_id)
+            _check_field("notification_topic", self.state_topic)
         except ValueError as error:
             raise ValueError(f"bridge {self.name}: {error}") from None
         if len(self.fallbacks) >= REMOTES_MAX:

@@ -47,3 +47,41 @@ def test_a_pattern_has_as_many_levels_as_topics_may_have() -> None:
         assert "...' has more than 128 levels (mqtt.topic_levels_max)" in text
     text = refusal(bridge(), topic_levels_max=1)
     assert text == "option: mqtt: bridge up: 'a/#' has more than 1 levels (mqtt.topic_levels_max)"
+
+
+LONG = "\u00e4" * 32_768
+"""One byte more than a text of MQTT may have."""
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"user": LONG}, "bridge up: user has 65536 bytes: MQTT has no room for more"),
+        ({"user": "a\0"}, "bridge up: user has the character U+0000"),
+        ({"user": "u", "password": LONG}, "bridge up: password has 65536 bytes"),
+        ({"user": "u", "password": "\ud800"}, "bridge up: password is not UTF-8"),
+        ({"client_id": "c\0"}, "bridge up: client_id has the character U+0000"),
+        ({"client_id": "c" * 257}, "client_id: string should have at most 256"),
+        (
+            {"notifications": True, "notification_topic": LONG},
+            "bridge up: notification_topic has 65536 bytes",
+        ),
+        ({"topics": [{"pattern": LONG}]}, "is no topic filter: a topic filter has 1 to 65,535"),
+        (
+            {"topics": [{"pattern": "#", "remote_prefix": "p" * 65_532 + "/"}]},
+            "is no topic filter: a topic filter has 1 to 65,535",
+        ),
+    ],
+)
+def test_what_no_packet_can_have(more: dict[str, Any], reason: str) -> None:
+    text = refusal(bridge(**more))
+    assert reason in text
+    assert "\u00e4" * 101 not in text
+
+
+def test_what_a_packet_can_just_have() -> None:
+    most = "\u00e4" * 32_767 + "x"
+    topics = [{"pattern": "#", "remote_prefix": "p" * 65_531 + "/"}]
+    state = {"notifications": True, "notification_topic": most}
+    load(bridge(user=most, password=most, topics=topics, **state))
+    load(bridge(user="u", password="a\0"))

@@ -97,8 +97,8 @@ def _check_rule(rule: BridgeRule) -> None:
             raise ValueError(f"the prefix {shortened(prefix)!r} must have no +, # or U+0000")
     if not rule.pattern and not (rule.local_prefix and rule.remote_prefix):
         raise ValueError("an empty pattern needs both prefixes: they are the names of one topic")
-    for prefix in (rule.local_prefix, rule.remote_prefix):
-        name = prefix + rule.pattern
+    names = [prefix + rule.pattern for prefix in (rule.local_prefix, rule.remote_prefix)]
+    for name in (*names, rule.local_filter, rule.remote_filter):
         try:
             check_filter(name)
         except ValueError as error:
