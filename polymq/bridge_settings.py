@@ -7,7 +7,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from polymq.gateways.mqtt.bridging.remotes import REMOTES_MAX, Remote, parse_remote
+from polymq.gateways.mqtt.bridging.remotes import (
+    REMOTES_MAX,
+    Remote,
+    check_host,
+    parse_remote,
+)
 from polymq.gateways.mqtt.bridging.rules import RULES_MAX, BridgeRule, check_rules
 from polymq.setting_kinds import Section
 
@@ -59,8 +64,9 @@ class MqttBridge(Section):
     enabled: bool = True
     """Whether it connects. If false, messages are queued for it, but it does not connect. To end
     that, remove the bridge from the configuration."""
-    host: Annotated[str, Field(min_length=1)] = "localhost"
-    """The remote broker: a name or an address."""
+    host: str = "localhost"
+    """The remote broker: a name or an IP address, without a port and without a scheme such as
+    mqtt://."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """Its port. 0: 1883, or 8883 with TLS."""
     fallbacks: list[str] = []
@@ -133,6 +139,10 @@ class MqttBridge(Section):
             _check_field("notification_topic", self.state_topic)
         except ValueError as error:
             raise ValueError(f"bridge {self.name}: {error}") from None
+        try:
+            check_host(self.host)
+        except ValueError as error:
+            raise ValueError(f"bridge {self.name}: host: {error}") from None
         if len(self.fallbacks) >= REMOTES_MAX:
             most = REMOTES_MAX - 1
             raise ValueError(f"bridge {self.name}: fallbacks has more than {most} addresses")

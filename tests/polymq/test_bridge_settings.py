@@ -85,3 +85,46 @@ def test_what_a_packet_can_just_have() -> None:
     state = {"notifications": True, "notification_topic": most}
     load(bridge(user=most, password=most, topics=topics, **state))
     load(bridge(user="u", password="a\0"))
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("", "'' names no host"),
+        ("mqtt://x", "'mqtt://x' is a URL: the name of the host alone is wanted"),
+        ("x:1883", "'x:1883' is neither the name of a host nor an IP address: the port is not a"),
+        ("[::1]", "an IPv6 address has no brackets"),
+        ("::1]", "is neither"),
+        ("a b", "'a b' names no host: it has a character that no name has"),
+        ("a\nb", "names no host: it has a character"),
+        ("a/b", "names no host: it has a character"),
+        ("user@host", "names no host: it has a character"),
+        ("a..b", "names no host: a part of it is empty or too long"),
+        ("a" * 64, "names no host: a part of it is empty or too long"),
+        ("a" * 300, "names no host: a part of it is empty or too long"),
+        ("a." * 127, "names no host: a part of it is empty or too long"),
+    ],
+)
+def test_what_is_no_host(host: str, reason: str) -> None:
+    text = refusal(bridge(host=host))
+    assert text.startswith("option: mqtt.bridges[0]: bridge up: host: ")
+    assert reason in text
+    if host and ":" not in host:
+        assert "bridge up: fallbacks: " in refusal(bridge(fallbacks=[host]))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "b.example.com.",
+        "10.0.0.1",
+        "::1",
+        "fe80::1%eth0",
+        "a_b",
+        "xn--4ca",
+        "\u00e4.de",
+    ],
+)
+def test_hosts(host: str) -> None:
+    load(bridge(host=host, fallbacks=[host]))

@@ -266,6 +266,35 @@ FLOATS = [
 ]
 
 
+NUMBERS = [
+    (section, key)
+    for section, table in Settings.model_fields.items()
+    for key, field in table.annotation.model_fields.items()  # type: ignore[union-attr]
+    if field.annotation in (int, float, int | None)
+]
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize(("section", "key"), [*NUMBERS, ("mqtt", "bridges"), ("mqtt", "listeners")])
+def test_true_is_no_number(section: str, key: str, value: bool) -> None:
+    """Python would take it for one. Text is taken: options and variables are text."""
+    if key == "bridges":
+        topics = [{"qos": value}]
+        found = refusal(flags={section: {key: [{"name": "b", "topics": topics}]}})
+        key = "bridges[0].topics[0].qos"
+    elif key == "listeners":
+        found = refusal(flags={section: {key: [{"name": "b", "port": value}]}})
+        key = "listeners[0].port"
+    else:
+        found = refusal(flags={section: {key: value}})
+    assert found.startswith(f"option: {section}.{key}: a number is wanted, not true or false")
+
+
+def test_numbers_may_be_text() -> None:
+    flags = {"mqtt": {"port": "1", "retained_max": "7"}, "http": {"enabled": True}}
+    assert load_settings(flags=flags).mqtt.port == 1
+
+
 @pytest.mark.parametrize(("section", "key"), FLOATS)
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan", float("inf"), float("nan")])
 def test_numbers_are_finite(section: str, key: str, value: str | float) -> None:
