@@ -14,6 +14,7 @@ from polymq.gateways.mqtt.bridging.remotes import (
     parse_remote,
 )
 from polymq.gateways.mqtt.bridging.rules import RULES_MAX, BridgeRule, check_rules
+from polymq.gateways.mqtt.topic_filters import shortened
 from polymq.setting_kinds import Section
 
 FIELD_BYTES_MAX: Final = 65_535
@@ -80,7 +81,7 @@ class MqttBridge(Section):
     remote broker. It has to be set."""
     client_id: Annotated[str, Field(max_length=256)] = ""
     """The client id. Empty: `polymq-` and the name of the bridge. It has to be the only one at the
-    remote broker."""
+    remote broker, so two bridges that connect to one address may not have the same."""
     user: str = ""
     """The user name at the remote broker. Empty: none."""
     password: SecretStr = SecretStr("")
@@ -196,8 +197,19 @@ class MqttBridge(Section):
 
 
 def check_bridges(bridges: list[MqttBridge]) -> list[MqttBridge]:
-    """Refuse two with the same name. Raises ValueError."""
+    """Refuse two with the same name, or with the same client id at one remote broker. Raises
+    ValueError."""
     for name, count in Counter(bridge.name for bridge in bridges).items():
         if count > 1:
             raise ValueError(f"{count} bridges have the name {name}: change one")
+    seen: dict[tuple[str, Remote], str] = {}
+    for bridge in bridges:
+        for host, port in bridge.remotes if bridge.enabled else ():
+            remote = Remote(host.lower().removesuffix("."), port)
+            other = seen.setdefault((bridge.own_id, remote), bridge.name)
+            if other != bridge.name:
+                raise ValueError(
+                    f"the bridges {other} and {bridge.name} have the client id {bridge.own_id!r} "
+                    f"at {shortened(str(remote))}, which would disconnect each in turn: change one"
+                )
     return bridges

@@ -128,3 +128,22 @@ def test_what_is_no_host(host: str, reason: str) -> None:
 )
 def test_hosts(host: str) -> None:
     load(bridge(host=host, fallbacks=[host]))
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ({"client_id": "c"}, {"client_id": "c"}),
+        ({}, {"client_id": "polymq-up"}),
+        ({"client_id": "c", "host": "B.x"}, {"client_id": "c", "host": "b.x.", "port": 1883}),
+        ({"client_id": "c", "host": "b.x"}, {"client_id": "c", "fallbacks": ["a", "b.x"]}),
+    ],
+)
+def test_one_client_id_at_one_remote(one: dict[str, Any], two: dict[str, Any]) -> None:
+    """The remote broker would disconnect the one when the other connects, for ever."""
+    other = {**two, "name": "other"}
+    text = refusal(bridge(**one), bridge(**other))
+    assert text.startswith("option: mqtt.bridges: the bridges up and other have the client id ")
+    for free in ({"enabled": False}, {"client_id": "d"}, {"port": 7, "fallbacks": []}):
+        load(bridge(**one), bridge(**{**other, **free}))
+    load(bridge(fallbacks=["localhost"]))
