@@ -62,6 +62,7 @@ from polymq.gateways.mqtt.bridging.packets import (
 )
 from polymq.gateways.mqtt.bridging.strikes import Suspect, Trial
 from polymq.gateways.mqtt.connection import Connection
+from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.explaining import Explainer
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
@@ -468,7 +469,14 @@ class BridgeConnection(Connection):
 
     def _subscribed_there(self, granted: bytes) -> None:
         self._asked = False
-        for request, code in zip(self._bridge.requests, granted, strict=False):
+        requests = self._bridge.requests
+        if len(granted) != len(requests):
+            raise RemoteProtocolError(
+                "MQTT-3.8.4-6" if self._core.level == MQTT_5 else "MQTT-3.8.4-5",
+                f"SUBACK has {len(granted)} reason codes, and SUBSCRIBE had {len(requests)} "
+                "filters",
+            )
+        for request, code in zip(requests, granted, strict=True):
             if code >= ERROR:
                 self._bridge.not_granted(request.pattern, code)
 

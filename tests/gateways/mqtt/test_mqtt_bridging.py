@@ -474,6 +474,23 @@ def test_what_the_remote_does_not_take() -> None:
     assert not remote.failures
 
 
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+@pytest.mark.parametrize("granted", [b"", b"\0", b"\0\0\0"])
+def test_a_suback_answers_every_filter(version: str, granted: bytes) -> None:
+    """One that has more codes or fewer says of none what it is for."""
+    remote = Remote(version=version)
+    five = version == "5"
+    remote.send(CONNACK_5 if five else mqtt_wire.connack(present=True))
+    remote.receive()
+    remote.send(mqtt_wire.packet(0x90, b"\xff\xff" + b"\0" * five + granted))
+    text = (
+        f"SUBACK has {len(granted)} reason codes, and SUBSCRIBE had 2 filters "
+        f"[MQTT-3.8.4-{6 if five else 5}]"
+    )
+    assert remote.failures == [Failure("protocol", text)]
+    assert remote.transport.gone
+
+
 def test_a_session_of_a_bridge_is_not_for_clients() -> None:
     """No client takes it over by its id."""
     peer = Broker().peer(None)
