@@ -5,8 +5,8 @@ Rules:
 * The session is there from the start of the server, so what is published while the remote broker is
   away waits in the log. While the bridge is not connected a `Holder` is its link: such a session
   does not expire, and gets nothing.
-* The bridge connects for ever, with growing waits. Each failure counts. The log has those that
-  differ from the one before, and one a minute of those that do not.
+* The bridge connects for ever, with growing waits. Each failure counts. The log has the same one
+  once a minute. Where connections come more often than that, it has those that last.
 * A version of MQTT that the remote broker refuses is followed by the next older one, at once.
 """
 
@@ -32,7 +32,7 @@ from polymq.broker.port import (
     StorageFailed,
     TakesApart,
 )
-from polymq.gateways.mqtt.bridging.backoff import Backoff
+from polymq.gateways.mqtt.bridging.backoff import STEADY_SECONDS, Backoff
 from polymq.gateways.mqtt.bridging.connection import PRINCIPAL, BridgeConnection
 from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure, system_text
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
@@ -60,6 +60,8 @@ INFLIGHT_OF_3: Final = 20
 more."""
 SAME_SECONDS: Final = 60.0
 """How often the same failure is logged."""
+SAID_MAX: Final = 100
+"""Texts that are remembered for that: they are the remote broker's, in part."""
 REFUSED_VERSIONS: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION})
 LEVELS: Final = {
     "5": (MQTT_5,),
@@ -220,7 +222,8 @@ class Bridge:
         self._over: asyncio.Future[Failure | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._stops = False
-        self._said: dict[Remote, tuple[str, float]] = {}  # why it was not connected, and when
+        self._said: dict[tuple[Remote, str], float] = {}  # why it was not connected, and when
+        self._said_connected: dict[str, float] = {}  # to what, and when
         self._noted: dict[str, float] = {}
 
     # --- from outside -----------------------------------------------------------------------
@@ -392,17 +395,30 @@ class Bridge:
         """Messages go both ways from now on."""
         self.counters.connects += 1
         self.failure = None
-        self._said.clear()
-        self._opened_at = self._shared.context.now()
+        now = self._opened_at = self._shared.context.now()
         level = self._levels[self._level]
         version = "5" if level == MQTT_5 else "3.1.1"
-        log.info("bridge %s: connected to %s with MQTT %s", self.name, connection.peer, version)
+        text = f"connected to {connection.peer} with MQTT {version}"
+        if now - self._said_connected.get(text, -SAME_SECONDS) >= SAME_SECONDS:
+            self._say_connected(now, text)
+        else:
+            loop = self._shared.context.loop
+            loop.call_later(STEADY_SECONDS, self._say_connected, now, text)
         if level == MQTT_3_1_1 and any(rule.direction == "both" for rule in self.settings.rules):
             self._note(
                 "echo",
                 "what it sends comes back from the remote broker: that knows neither MQTT 5 nor "
                 "mosquitto's bridge bit",
             )
+
+    def _say_connected(self, since: float, text: str) -> None:
+        """Log that it is connected, if it still is. What it says after that is new."""
+        if self._opened_at == since:
+            if len(self._said_connected) >= SAID_MAX:
+                self._said_connected.clear()
+            self._said_connected[text] = self._shared.context.now()
+            self._said.clear()
+            log.info("bridge %s: %s", self.name, text)
 
     def ended(self, connection: BridgeConnection, failure: Failure | None) -> None:
         """The socket is gone."""
@@ -534,10 +550,11 @@ class Bridge:
 
     def _say(self, remote: Remote, text: str, then: str) -> None:
         now = self._shared.context.now()
-        said, at = self._said.get(remote, ("", 0.0))
-        if said == text and now - at < SAME_SECONDS:
+        if now - self._said.get((remote, text), -SAME_SECONDS) < SAME_SECONDS:
             return
-        self._said[remote] = text, now
+        if len(self._said) >= SAID_MAX:
+            self._said.clear()
+        self._said[remote, text] = now
         log.warning("bridge %s: not connected to %s: %s. %s", self.name, remote, text, then)
 
     def _storage_failed(self, _error: StorageFailed) -> None:

@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from polymq.broker.port import (
+    BrokerError,
     ConnectedClient,
     Position,
     Reason,
@@ -36,6 +37,7 @@ from polymq.broker.port import (
     Refused,
     Session,
     Template,
+    WrongAcknowledgement,
 )
 from polymq.core_log.kernels.batch import (
     COLUMNS,
@@ -322,6 +324,18 @@ class BridgeConnection(Connection):
         self._counters.protocol_errors += 1
         self._failure = self._failure or Failure("protocol", str(error))
         self._finish(reason=getattr(error, "reason", ReasonCode.PROTOCOL_ERROR), text=str(error))
+
+    def failed(self, error: BrokerError) -> None:
+        """See `Connection`. A wrong acknowledgement is the remote broker's fault."""
+        if self._failure is None:
+            kind = "protocol" if isinstance(error, WrongAcknowledgement) else "local"
+            self._failure = Failure(kind, str(error))
+        super().failed(error)
+
+    def _say_closing(self, _level: int, why: str) -> None:
+        """The bridge says it, once (`Bridge`)."""
+        if self._failure is None:
+            self._failure = Failure("local", why)
 
     def taken_over(self) -> None:
         """The session is the holder's again: this connection has ended."""

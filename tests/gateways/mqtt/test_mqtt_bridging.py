@@ -3,16 +3,19 @@ understood of it, and what happens when it does not behave."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from interop_tests import mqtt_wire
 from polymq.broker.port import (
+    BrokerError,
     Reason,
     Refused,
     RunMeta,
     SubscriptionOptions,
+    WrongAcknowledgement,
 )
 from polymq.gateways.mqtt.bridging.backoff import STEADY_SECONDS, Backoff
 from polymq.gateways.mqtt.bridging.core import RemoteCore
@@ -489,6 +492,100 @@ def test_a_suback_answers_every_filter(version: str, granted: bytes) -> None:
     )
     assert remote.failures == [Failure("protocol", text)]
     assert remote.transport.gone
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged, without the bridge's name."""
+    found = [record.getMessage().removeprefix("bridge up: ") for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_a_remote_that_accepts_and_closes_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One pair of lines a minute. A connection that lasts is logged, too, and so is its end."""
+    caplog.set_level("INFO")
+    remote = Remote(version="3.1.1")
+    connected = "connected to 192.0.2.1:40000 with MQTT 3.1.1"
+    reasons = ("it closed the connection", "connection reset by peer")
+
+    def end(reason: str) -> None:
+        remote.connection.connection_lost(None)
+        remote.bridge._lasted()
+        remote.bridge._say(remote.bridge._remotes.current, reason, "It tries again")
+
+    for turn in range(30):
+        if turn:
+            remote.connect()
+        remote.send(mqtt_wire.connack(present=True))
+        remote.loop.advance(1)
+        end(reasons[turn % 2])
+        remote.loop.advance(1)
+    ends = [f"not connected to h:1: {reason}. It tries again" for reason in reasons]
+    assert lines_of(caplog) == [connected, *ends]
+    for _ in range(2):
+        remote.connect()
+        remote.send(mqtt_wire.connack(present=True))
+        remote.loop.advance(11)
+        assert lines_of(caplog) == [connected]
+        end(reasons[0])
+        assert lines_of(caplog) == [ends[0]]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (WrongAcknowledgement("PUBACK for packet id 7"), ("protocol", "PUBACK for packet id 7")),
+        (Refused(Reason.STORAGE_FULL, "the disk is full"), ("local", "the disk is full")),
+        ("an operator", ("local", "an operator")),
+        ("permissions", ("local", "permissions")),
+    ],
+)
+def test_why_a_connection_ended_is_said_once(
+    caplog: pytest.LogCaptureFixture, error: BrokerError | str, expected: tuple[str, str]
+) -> None:
+    """By the bridge, and not by the connection as well."""
+    caplog.set_level("INFO")
+    remote = Remote()
+    remote.send(CONNACK_5)
+    lines_of(caplog)
+    if isinstance(error, BrokerError):
+        remote.connection.failed(error)
+    elif error == "permissions":
+        remote.connection.expelled(error)
+    else:
+        remote.connection.ended(error)
+    remote.loop.run()
+    assert remote.failures == [Failure(*expected)]
+    assert lines_of(caplog) == []
+
+
+def test_dropped_topics_are_shown_as_text(caplog: pytest.LogCaptureFixture) -> None:
+    remote = Remote(version="3.1.1")
+    remote.send(mqtt_wire.connack(present=True))
+    remote.send(mqtt_wire.publish("x/" + "\u00e4" * 200, b"in", qos=1, packet_id=3))
+    (line,) = lines_of(caplog)
+    assert "such as to 'x/\u00e4\u00e4" in line
+    assert "\u00e4" * 99 not in line
+
+
+@pytest.mark.parametrize(
+    ("level", "packet", "text"),
+    [
+        (MQTT_5, b"\xf0\0", "AUTH came, and CONNECT had no authentication method [MQTT-4.12.0-6]"),
+        (MQTT_5, b"\xc0\0", "a server does not send PINGREQ [5.0 part 2.1.2]"),
+        (MQTT_5, b"\0\0", "packet type 0 is reserved [5.0 part 2.1.2]"),
+        (MQTT_3_1_1, b"\xe0\0", "a server does not send DISCONNECT [3.1.1 part 2.2.1]"),
+        (MQTT_3_1_1, b"\xf0\0", "[3.1.1 part 2.2.1]"),
+    ],
+)
+def test_errors_name_the_standard_that_counts(level: int, packet: bytes, text: str) -> None:
+    core = RemoteCore(limits=Limits(), inbox=Inbox(), level=level)
+    connack = CONNACK_5 if level == MQTT_5 else b"\x20\2\0\0"
+    core.next_event(connack, 0, len(connack))
+    with pytest.raises(RemoteProtocolError, match=re.escape(text)):
+        core.next_event(packet, 0, len(packet))
 
 
 def test_a_session_of_a_bridge_is_not_for_clients() -> None:
