@@ -142,6 +142,14 @@ def test_wrong_value_names_source_key_and_value() -> None:
     assert "70000" in text
 
 
+def test_of_a_long_value_the_beginning_is_shown() -> None:
+    """The line is for people."""
+    text = refusal(flags={"names": {"cluster": "x y" * 10_000}})
+    assert "names.cluster: " in text
+    assert "(got 'x yx y" in text
+    assert len(text) < 400
+
+
 @pytest.mark.parametrize(
     ("content", "expected"), [("[mqtt", "is not TOML"), ("\xff", "is not TOML")]
 )
