@@ -143,7 +143,10 @@ class MqttBridge(Section):
         try:
             check_host(self.host)
         except ValueError as error:
-            raise ValueError(f"bridge {self.name}: host: {error}") from None
+            more = ""
+            if {":", "["} & set(self.host) and "://" not in self.host:
+                more = ": the port is a setting of its own, and an IPv6 address has no brackets"
+            raise ValueError(f"bridge {self.name}: host: {error}{more}") from None
         if len(self.fallbacks) >= REMOTES_MAX:
             most = REMOTES_MAX - 1
             raise ValueError(f"bridge {self.name}: fallbacks has more than {most} addresses")

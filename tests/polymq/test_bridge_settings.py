@@ -91,8 +91,8 @@ def test_what_a_packet_can_just_have() -> None:
     ("host", "reason"),
     [
         ("", "'' names no host"),
-        ("mqtt://x", "'mqtt://x' is a URL: the name of the host alone is wanted"),
-        ("x:1883", "'x:1883' is neither the name of a host nor an IP address: the port is not a"),
+        ("mqtt://x", "'mqtt://x' is a URL: the name of the host is wanted, without a scheme"),
+        ("x:1883", "nor an IP address: the port is a setting of its own, and an"),
         ("[::1]", "an IPv6 address has no brackets"),
         ("::1]", "is neither"),
         ("a b", "'a b' names no host: it has a character that no name has"),

@@ -61,15 +61,12 @@ def check_host(host: str) -> None:
     """Whether this can be the name of a host or an IP address. Raises ValueError: why not."""
     shown = repr(shortened(host))
     if "://" in host:
-        raise ValueError(f"{shown} is a URL: the name of the host alone is wanted")
+        raise ValueError(f"{shown} is a URL: the name of the host is wanted, without a scheme")
     if ":" in host or host.startswith("["):
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
-            raise ValueError(
-                f"{shown} is neither the name of a host nor an IP address: the port is not a part "
-                "of it, and an IPv6 address has no brackets"
-            ) from None
+            raise ValueError(f"{shown} is neither the name of a host nor an IP address") from None
         return
     labels = host.removesuffix(".").split(".")
     if len(host) > NAME_MAX or not all(0 < len(label) <= LABEL_MAX for label in labels):
