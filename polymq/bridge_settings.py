@@ -7,10 +7,18 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from polymq.gateways.mqtt.bridging.remotes import REMOTES_MAX, Remote, parse_remote
+from polymq.gateways.mqtt.bridging.remotes import (
+    REMOTES_MAX,
+    Remote,
+    check_host,
+    parse_remote,
+)
 from polymq.gateways.mqtt.bridging.rules import RULES_MAX, BridgeRule, check_rules
+from polymq.gateways.mqtt.topic_filters import shortened
 from polymq.setting_kinds import Section
 
+FIELD_BYTES_MAX: Final = 65_535
+"""Of a text in a packet of MQTT: its size is two bytes (3.1.1 part 1.5.3)."""
 _OF_TLS: Final = ("tls_ca", "tls_certificate", "tls_key", "tls_insecure")
 
 
@@ -18,6 +26,18 @@ def _checked_topic(topic: str) -> str:
     if {"+", "#", "\0"} & set(topic):
         raise ValueError("a topic name has no +, # or U+0000")
     return topic
+
+
+def _check_field(what: str, text: str, *, is_text: bool = True) -> None:
+    """Whether a packet of MQTT can have it, as text or as bytes. Raises ValueError, without it."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} is not UTF-8") from None
+    if size > FIELD_BYTES_MAX:
+        raise ValueError(f"{what} has {size} bytes: MQTT has no room for more than 65535")
+    if is_text and "\0" in text:
+        raise ValueError(f"{what} has the character U+0000, which MQTT does not allow")
 
 
 class BridgeTopic(Section):
@@ -45,8 +65,9 @@ class MqttBridge(Section):
     enabled: bool = True
     """Whether it connects. If false, messages are queued for it, but it does not connect. To end
     that, remove the bridge from the configuration."""
-    host: Annotated[str, Field(min_length=1)] = "localhost"
-    """The remote broker: a name or an address."""
+    host: str = "localhost"
+    """The remote broker: a name or an IP address, without a port and without a scheme such as
+    mqtt://."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """Its port. 0: 1883, or 8883 with TLS."""
     fallbacks: list[str] = []
@@ -60,7 +81,7 @@ class MqttBridge(Section):
     remote broker. It has to be set."""
     client_id: Annotated[str, Field(max_length=256)] = ""
     """The client id. Empty: `polymq-` and the name of the bridge. It has to be the only one at the
-    remote broker."""
+    remote broker, so two bridges that connect to one address may not have the same."""
     user: str = ""
     """The user name at the remote broker. Empty: none."""
     password: SecretStr = SecretStr("")
@@ -113,8 +134,19 @@ class MqttBridge(Section):
     def _fits(self) -> MqttBridge:
         try:
             check_rules(self.rules)
+            _check_field("user", self.user)
+            _check_field("password", self.password.get_secret_value(), is_text=False)
+            _check_field("client_id", self.own_id)
+            _check_field("notification_topic", self.state_topic)
         except ValueError as error:
             raise ValueError(f"bridge {self.name}: {error}") from None
+        try:
+            check_host(self.host)
+        except ValueError as error:
+            more = ""
+            if {":", "["} & set(self.host) and "://" not in self.host:
+                more = ": the port is a setting of its own, and an IPv6 address has no brackets"
+            raise ValueError(f"bridge {self.name}: host: {error}{more}") from None
         if len(self.fallbacks) >= REMOTES_MAX:
             most = REMOTES_MAX - 1
             raise ValueError(f"bridge {self.name}: fallbacks has more than {most} addresses")
@@ -168,8 +200,19 @@ class MqttBridge(Section):
 
 
 def check_bridges(bridges: list[MqttBridge]) -> list[MqttBridge]:
-    """Refuse two with the same name. Raises ValueError."""
+    """Refuse two with the same name, or with the same client id at one remote broker. Raises
+    ValueError."""
     for name, count in Counter(bridge.name for bridge in bridges).items():
         if count > 1:
             raise ValueError(f"{count} bridges have the name {name}: change one")
+    seen: dict[tuple[str, Remote], str] = {}
+    for bridge in bridges:
+        for host, port in bridge.remotes if bridge.enabled else ():
+            remote = Remote(host.lower().removesuffix("."), port)
+            other = seen.setdefault((bridge.own_id, remote), bridge.name)
+            if other != bridge.name:
+                raise ValueError(
+                    f"the bridges {other} and {bridge.name} have the client id {bridge.own_id!r} "
+                    f"at {shortened(str(remote))}, which would disconnect each in turn: change one"
+                )
     return bridges

@@ -275,7 +275,7 @@ class Bridges:
             ),
             gauge(
                 "polymq_mqtt_bridge_waiting_messages",
-                "Messages that wait for the remote broker, those in flight not included.",
+                "Messages that wait for the remote broker, those in flight among them.",
                 self._of_each(self._waiting),
                 label="bridge",
             ),
@@ -300,7 +300,7 @@ class Bridges:
             counter(
                 "polymq_mqtt_bridge_dropped",
                 "Messages that were lost: not stored here (local), too large for the remote broker "
-                "or not accepted by it (remote), or dropped because they had been here (loop).",
+                "or not taken by it (remote), or dropped because they had been here (loop).",
                 self._dropped,
                 labels=("bridge", "by"),
             ),
@@ -314,7 +314,8 @@ class Bridges:
         if session is None:
             return 0
         groups = [subscription.group for subscription in session.subscriptions.values()]
-        return sum(group.ready_count for group in groups if group is not None)
+        ready = sum(group.ready_count for group in groups if group is not None)
+        return ready + session.unacked.count
 
     def _failures(self) -> Mapping[tuple[str, ...], float]:
         return {

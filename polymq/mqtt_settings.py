@@ -11,7 +11,7 @@ from polymq.bridge_settings import MqttBridge, check_bridges
 from polymq.broker.errors import Refused
 from polymq.broker.names import check_characters, is_own_topic
 from polymq.gateways.mqtt.rewriting import RULES_MAX, SUBSCRIPTIONS_MAX, check_rule
-from polymq.gateways.mqtt.topic_filters import check_filter
+from polymq.gateways.mqtt.topic_filters import check_filter, shortened
 from polymq.listener_settings import MqttListener, UserFrom, check_listeners
 from polymq.setting_kinds import (
     ListenerSettings,
@@ -229,3 +229,16 @@ class MqttSettings(ListenerSettings):
     bridges: Annotated[list[MqttBridge], AfterValidator(check_bridges)] = []
     """Bridges to other MQTT brokers, each with settings of its own, as tables `[[mqtt.bridges]]` in
     the file, or as a JSON list in an option or variable."""
+
+    @model_validator(mode="after")
+    def _bridges_fit(self) -> MqttSettings:
+        most = self.topic_levels_max
+        for bridge in self.bridges:
+            for rule in bridge.rules:
+                if rule.local_filter.count("/") >= most:
+                    shown = shortened(rule.local_filter)
+                    raise ValueError(
+                        f"bridge {bridge.name}: {shown!r} has more than {most} levels "
+                        "(mqtt.topic_levels_max)"
+                    )
+        return self

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, IPvAnyNetwork
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    ValidationInfo,
+    field_validator,
+)
 
 PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -34,12 +42,31 @@ UrlPath = Annotated[str, AfterValidator(_checked_path)]
 Origin = Annotated[str, AfterValidator(_checked_origin)]
 
 
+def _kinds(annotation: Any) -> set[Any]:
+    """What a value may be, however it is written: `int | None` and `Annotated[int, ...]` are."""
+    parts = get_args(annotation)
+    return {annotation}.union(*map(_kinds, parts)) if parts else {annotation}
+
+
 class Section(BaseModel):
-    """A table of the file. Frozen: what was read at the start is what runs."""
+    """A table of the file. Frozen: what was read at the start is what runs.
+
+    Numbers may come as text, because options and variables are text. But true is none, though it is
+    1 in Python.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("a number is wanted, not true or false")
+        return value
 
 
 PlainPort = Annotated[

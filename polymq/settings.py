@@ -60,6 +60,8 @@ NOT_SETTINGS: Final = frozenset(
 """Variables with our prefix that mean something else: the form of the kernels, the file to read,
 who asks (`cli_access.py`)."""
 DEFAULT_FILE: Final = Path("polymq.toml")
+SHOWN: Final = 200
+"""Characters of a wrong value in an error."""
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 MESSAGE_BYTES_MAX: Final = 128 * MIB
@@ -507,8 +509,14 @@ def _explain(error: ValidationError, sources: list[tuple[str, Mapping[str, Any]]
         return f"{where}{name}: {message}"  # the message says which part of it is wrong
     if first["type"] == "missing":
         return f"{where}{name} is not set: it has no default"
-    got = "" if name.endswith("password") else f" (got {first['input']!r})"
+    got = "" if name.endswith("password") else f" (got {_shown(first['input'])})"
     return f"{where}{name}: {message[0].lower()}{message[1:]}{got}"
+
+
+def _shown(value: object) -> str:
+    """A value as it was written, or its beginning."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _path(location: Sequence[str | int]) -> list[str]:

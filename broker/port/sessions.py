@@ -188,6 +188,10 @@ class Session(Protocol):
     def resume_if_starved(self) -> None:
         """Send what waits for room in the window. After acknowledgements with `more`."""
 
+    def send_singly(self, singly: bool) -> None:
+        """Have one message of QoS 1 or 2 at a time in flight, also of those that are sent again; or
+        as many as `connect` said. It holds for this connection."""
+
     def is_duplicate(self, packet_id: int) -> bool:
         """Whether an inbound QoS 2 PUBLISH with this id was taken already and not released."""
 

@@ -430,6 +430,10 @@ class MqttSession(SessionEnd):
         """A connection begins, and may have up to `count_max` messages in flight."""
         self.window = self._growth.begin(count_max)
 
+    def send_singly(self, singly: bool) -> None:
+        """See `port.Session`."""
+        self.window = self._growth.send_singly(singly)
+
     def look_for_room_later(self) -> None:
         """The log takes nothing now: `ready` is called when it may."""
         if not self._looking and not self.core.has_failed():

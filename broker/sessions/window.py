@@ -16,22 +16,32 @@ class Window:
         size_max: how large it may become: what the client or the broker allows.
     """
 
-    __slots__ = ("_limits", "_round_end", "_round_ms", "size_max")
+    __slots__ = ("_allowed", "_limits", "_round_end", "_round_ms", "size_max")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.size_max = limits.inflight_count_max
+        self.size_max = self._allowed = limits.inflight_count_max
         self._round_end = 0  # the last tag of the window that is being acknowledged
         self._round_ms = 0  # when that window was full
 
     def begin(self, size_max: int | None) -> int:
         """A connection begins, and may have up to `size_max` messages in flight (None: as many as
         the broker allows). Returns the window."""
-        limits = self._limits
-        self.size_max = min(size_max or limits.inflight_count_max, limits.inflight_count_max)
+        self._allowed = min(
+            size_max or self._limits.inflight_count_max, self._limits.inflight_count_max
+        )
+        return self._start(self._allowed)
+
+    def send_singly(self, singly: bool) -> int:
+        """From now on one message at a time, or again as many as the connection may have. Returns
+        the window."""
+        return self._start(1 if singly else self._allowed)
+
+    def _start(self, size_max: int) -> int:
+        self.size_max = size_max
         self._round_end = 0
         self._round_ms = 0
-        return min(limits.inflight_count_start, self.size_max)
+        return min(self._limits.inflight_count_start, size_max)
 
     def is_round_over(self, size: int, oldest_tag: int) -> bool:
         """Whether a window that may grow is acknowledged as a whole."""

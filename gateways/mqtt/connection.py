@@ -174,11 +174,7 @@ class Connection(Connecting):
         if not self._flow.is_reading:
             return  # it is not the client that is slow
         self._counters.uploads_too_slow += 1
-        log.warning(
-            "closing %s (%s): its packet is slow, and others wait for the memory",
-            self.peer,
-            self._client_id,
-        )
+        self._say_closing(logging.WARNING, "its packet is slow, and others wait for the memory")
         self._finish(reason=ReasonCode.QUOTA_EXCEEDED)
 
     def _look_at_part(self, size: int) -> None:
@@ -209,8 +205,12 @@ class Connection(Connecting):
             reason, text = ReasonCode.PROTOCOL_ERROR, str(error)
         elif isinstance(error, Refused):
             reason, text = PUBLISH_REASONS[error.reason], error.text
-        log.warning("closing %s (%s): %s", self.peer, self._client_id, error)
+        self._say_closing(logging.WARNING, str(error))
         self._finish(reason=reason, text=text)
+
+    def _say_closing(self, level: int, why: str) -> None:
+        """Log why the connection ends."""
+        log.log(level, "closing %s (%s): %s", self.peer, self._client_id, why)
 
     def drained(self) -> None:
         self._unread = 0
@@ -524,12 +524,12 @@ class Connection(Connecting):
 
     def expelled(self, why: str) -> None:
         """The client may not be here, or have what it subscribed to: close, as if it were lost."""
-        log.info("closing %s (%s): %s", self.peer, self._client_id, why)
+        self._say_closing(logging.INFO, why)
         self._finish(reason=_EXPELLED.get(why, ReasonCode.NOT_AUTHORIZED))
 
     def ended(self, why: str) -> None:
         """An operator wants the connection to end."""
-        log.info("closing %s (%s): %s", self.peer, self._client_id, why)
+        self._say_closing(logging.INFO, why)
         self._finish(reason=ReasonCode.ADMINISTRATIVE_ACTION)
 
     def taken_over(self) -> None:

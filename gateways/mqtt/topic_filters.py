@@ -9,6 +9,8 @@ MULTI: Final = "#"
 SINGLE: Final = "+"
 BYTES_MAX: Final = 65_535
 """Of a filter on the wire: its size is two bytes (3.1.1 part 1.5.3)."""
+SHOWN: Final = 100
+"""Characters of a name in a log line or an error."""
 
 
 def check_filter(name: str) -> None:
@@ -34,3 +36,8 @@ def matches(pattern: Sequence[str], levels: Sequence[str]) -> bool:
         if index >= len(levels) or level not in (SINGLE, levels[index]):
             return False
     return len(pattern) == len(levels)
+
+
+def shortened(name: str) -> str:
+    """A topic name or a filter for a log line or an error."""
+    return name if len(name) <= SHOWN else f"{name[:SHOWN]}..."

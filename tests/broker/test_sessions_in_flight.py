@@ -613,3 +613,27 @@ def test_what_was_acknowledged_in_part_is_sent_again_in_steps(tmp_path: Path) ->
     assert [packet for *_, packet, _, _ in link.publishes] == list(range(1, count + 1, 2))
     assert all(duplicate for *_, duplicate, _ in link.publishes)
     broker.stop()
+
+
+def test_one_at_a_time_until_the_window_opens_again(tmp_path: Path) -> None:
+    """Both what is sent again and what is new: each waits for the acknowledgement of the one before
+    it. Then the connection has the window that it asked for."""
+    broker, session, _ = in_flight(tmp_path, 6)
+    session.disconnect()
+    link = SpyLink()
+    session = broker.port.sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=link, principal="u", inflight_max=4
+    )
+    session.send_singly(True)
+    broker.step()
+    session.resume()
+    for packet in range(1, 9):
+        broker.step()
+        assert [found for *_, found, _, _ in link.publishes] == list(range(1, packet + 1))
+        session.acknowledged(packet, 1)
+    broker.step()
+    session.send_singly(False)
+    session.acknowledged(9, 1)
+    broker.step()
+    assert [found for *_, found, _, _ in link.publishes] == list(range(1, 14))
+    broker.stop()

@@ -142,6 +142,14 @@ def test_wrong_value_names_source_key_and_value() -> None:
     assert "70000" in text
 
 
+def test_of_a_long_value_the_beginning_is_shown() -> None:
+    """The line is for people."""
+    text = refusal(flags={"names": {"cluster": "x y" * 10_000}})
+    assert "names.cluster: " in text
+    assert "(got 'x yx y" in text
+    assert len(text) < 400
+
+
 @pytest.mark.parametrize(
     ("content", "expected"), [("[mqtt", "is not TOML"), ("\xff", "is not TOML")]
 )
@@ -264,6 +272,35 @@ FLOATS = [
     for key, field in table.annotation.model_fields.items()  # type: ignore[union-attr]
     if field.annotation is float
 ]
+
+
+NUMBERS = [
+    (section, key)
+    for section, table in Settings.model_fields.items()
+    for key, field in table.annotation.model_fields.items()  # type: ignore[union-attr]
+    if field.annotation in (int, float, int | None)
+]
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize(("section", "key"), [*NUMBERS, ("mqtt", "bridges"), ("mqtt", "listeners")])
+def test_true_is_no_number(section: str, key: str, value: bool) -> None:
+    """Python would take it for one. Text is taken: options and variables are text."""
+    if key == "bridges":
+        topics = [{"qos": value}]
+        found = refusal(flags={section: {key: [{"name": "b", "topics": topics}]}})
+        key = "bridges[0].topics[0].qos"
+    elif key == "listeners":
+        found = refusal(flags={section: {key: [{"name": "b", "port": value}]}})
+        key = "listeners[0].port"
+    else:
+        found = refusal(flags={section: {key: value}})
+    assert found.startswith(f"option: {section}.{key}: a number is wanted, not true or false")
+
+
+def test_numbers_may_be_text() -> None:
+    flags = {"mqtt": {"port": "1", "retained_max": "7"}, "http": {"enabled": True}}
+    assert load_settings(flags=flags).mqtt.port == 1
 
 
 @pytest.mark.parametrize(("section", "key"), FLOATS)

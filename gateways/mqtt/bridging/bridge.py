@@ -5,8 +5,8 @@ Rules:
 * The session is there from the start of the server, so what is published while the remote broker is
   away waits in the log. While the bridge is not connected a `Holder` is its link: such a session
   does not expire, and gets nothing.
-* The bridge connects for ever, with growing waits. Each failure counts. The log has those that
-  differ from the one before, and one a minute of those that do not.
+* The bridge connects for ever, with growing waits. Each failure counts. The log has the same one
+  once a minute. Where connections come more often than that, it has those that last.
 * A version of MQTT that the remote broker refuses is followed by the next older one, at once.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,17 +32,19 @@ from polymq.broker.port import (
     StorageFailed,
     TakesApart,
 )
-from polymq.gateways.mqtt.bridging.backoff import Backoff
+from polymq.gateways.mqtt.bridging.backoff import STEADY_SECONDS, Backoff
 from polymq.gateways.mqtt.bridging.connection import PRINCIPAL, BridgeConnection
-from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
+from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure, system_text
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
 from polymq.gateways.mqtt.bridging.packets import Greeting, Request, reason_text
 from polymq.gateways.mqtt.bridging.remotes import Remote, Remotes
 from polymq.gateways.mqtt.bridging.rules import BridgeRule
+from polymq.gateways.mqtt.bridging.strikes import Strikes, Suspect
 from polymq.gateways.mqtt.packets import BRIDGE_BIT, MQTT_3_1_1, MQTT_5, NEVER
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.rules import BRIDGE_PREFIX
 from polymq.gateways.mqtt.shared import Shared
+from polymq.gateways.mqtt.topic_filters import shortened
 from polymq.net.connection import SocketConnection
 
 log = logging.getLogger(__name__)
@@ -57,10 +58,10 @@ EXACTLY_ONCE: Final = 2
 INFLIGHT_OF_3: Final = 20
 """Messages in flight before MQTT 5, if QoS 2 is among them: mosquitto closes a connection with
 more."""
-SHOWN_BYTES: Final = 100
-"""Of a topic name in a log line."""
 SAME_SECONDS: Final = 60.0
 """How often the same failure is logged."""
+SAID_MAX: Final = 100
+"""Texts that are remembered for that: they are the remote broker's, in part."""
 REFUSED_VERSIONS: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION})
 LEVELS: Final = {
     "5": (MQTT_5,),
@@ -131,7 +132,8 @@ class BridgeCounters:
     dropped: int = 0
     """Messages that came in and could not be stored, whatever had been done."""
     not_taken: int = 0
-    """Messages that the remote broker acknowledged with an error: it does not have them."""
+    """Messages that the remote broker acknowledged with an error, or that were set aside because it
+    closed the connection each time: it does not have them."""
     not_granted: int = 0
     """Filters that it did not grant."""
     failures: Counter[str] = field(default_factory=Counter)
@@ -198,6 +200,7 @@ class Bridge:
         if options.marks_messages:
             shared.drop_looped(marker)
         self.counters = BridgeCounters()
+        self.strikes = Strikes()
         self.client_id = BRIDGE_PREFIX + options.name
         self.requests = [
             Request(rule.remote_filter, rule.qos) for rule in options.rules if rule.comes_in
@@ -219,7 +222,8 @@ class Bridge:
         self._over: asyncio.Future[Failure | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._stops = False
-        self._said: dict[Remote, tuple[str, float]] = {}  # why it was not connected, and when
+        self._said: dict[tuple[Remote, str], float] = {}  # why it was not connected, and when
+        self._said_connected: dict[str, float] = {}  # to what, and when
         self._noted: dict[str, float] = {}
 
     # --- from outside -----------------------------------------------------------------------
@@ -392,17 +396,30 @@ class Bridge:
         """Messages go both ways from now on."""
         self.counters.connects += 1
         self.failure = None
-        self._said.clear()
-        self._opened_at = self._shared.context.now()
+        now = self._opened_at = self._shared.context.now()
         level = self._levels[self._level]
         version = "5" if level == MQTT_5 else "3.1.1"
-        log.info("bridge %s: connected to %s with MQTT %s", self.name, connection.peer, version)
+        text = f"connected to {connection.peer} with MQTT {version}"
+        if now - self._said_connected.get(text, -SAME_SECONDS) >= SAME_SECONDS:
+            self._say_connected(now, text)
+        else:
+            loop = self._shared.context.loop
+            loop.call_later(STEADY_SECONDS, self._say_connected, now, text)
         if level == MQTT_3_1_1 and any(rule.direction == "both" for rule in self.settings.rules):
             self._note(
                 "echo",
                 "what it sends comes back from the remote broker: that knows neither MQTT 5 nor "
                 "mosquitto's bridge bit",
             )
+
+    def _say_connected(self, since: float, text: str) -> None:
+        """Log that it is connected, if it still is. What it says after that is new."""
+        if self._opened_at == since:
+            if len(self._said_connected) >= SAID_MAX:
+                self._said_connected.clear()
+            self._said_connected[text] = self._shared.context.now()
+            self._said.clear()
+            log.info("bridge %s: %s", self.name, text)
 
     def ended(self, connection: BridgeConnection, failure: Failure | None) -> None:
         """The socket is gone."""
@@ -414,7 +431,7 @@ class Bridge:
     def dropped(self, count: int, topic: bytes, text: str) -> None:
         """Messages that came in were not stored, and will not come again."""
         self.counters.dropped += count
-        shown = topic[:SHOWN_BYTES]
+        shown = shortened(topic.decode("utf-8", "replace"))
         self._note("dropped", f"messages that came in are dropped, such as to {shown!r}: {text}")
 
     def not_taken(self, count: int, reason: int) -> None:
@@ -422,12 +439,30 @@ class Bridge:
         self.counters.not_taken += count
         self._note("not taken", f"the remote broker did not take messages: {reason_text(reason)}")
 
+    def set_aside(self, message: Suspect) -> None:
+        """A message is not sent any more (`strikes.py`)."""
+        self.counters.not_taken += 1
+        log.warning(
+            "bridge %s: a message is set aside, because the remote broker closed %d connections "
+            "before it acknowledged it: topic %r, QoS %d, %d bytes, position %d of the log. The "
+            "last time: %s",
+            self.name,
+            self.strikes.count,
+            shortened(message.topic),
+            message.qos,
+            message.size,
+            message.position,
+            self.strikes.reason,
+        )
+        self.strikes.clear()
+
     def not_granted(self, pattern: str, code: int) -> None:
         """The remote broker did not grant a filter."""
         self.counters.not_granted += 1
         self._note(
             f"filter {pattern}",
-            f"the remote broker does not grant the filter {pattern!r}: {reason_text(code)}",
+            f"the remote broker does not grant the filter {shortened(pattern)!r}: "
+            f"{reason_text(code)}",
         )
 
     def _note(self, about: str, text: str) -> None:
@@ -496,7 +531,7 @@ class Bridge:
         except ssl.SSLError as error:
             return Failure("tls", _tls_text(error))
         except OSError as error:
-            return Failure("unreachable", _system_text(error))
+            return Failure("unreachable", system_text(error))
         finally:
             self._connection = None
             if not over.done():
@@ -516,10 +551,11 @@ class Bridge:
 
     def _say(self, remote: Remote, text: str, then: str) -> None:
         now = self._shared.context.now()
-        said, at = self._said.get(remote, ("", 0.0))
-        if said == text and now - at < SAME_SECONDS:
+        if now - self._said.get((remote, text), -SAME_SECONDS) < SAME_SECONDS:
             return
-        self._said[remote] = text, now
+        if len(self._said) >= SAID_MAX:
+            self._said.clear()
+        self._said[remote, text] = now
         log.warning("bridge %s: not connected to %s: %s. %s", self.name, remote, text, then)
 
     def _storage_failed(self, _error: StorageFailed) -> None:
@@ -529,13 +565,6 @@ class Bridge:
             self._connection.storage_failed()
         if self._task is not None and not self.is_connected:
             self._task.cancel()
-
-
-def _system_text(error: OSError) -> str:
-    """The system's own words, where it has any: the loop's say what was called."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return error.strerror or str(error)
 
 
 def _tls_text(error: ssl.SSLError) -> str:

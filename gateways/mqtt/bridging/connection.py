@@ -15,17 +15,21 @@ Rules:
   connection ends, and the remote broker sends it again. What can never be stored is acknowledged,
   dropped and counted: it would come again for ever.
 * Everything has its time: the login, the answer to a ping, the end.
+* Until the remote broker has acknowledged something it is not known whether it closes because of a
+  message (`strikes.py`). So `path.session` watches for acknowledgements at first, and is the
+  session itself then.
 """
 
 from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from polymq.broker.port import (
+    BrokerError,
     ConnectedClient,
     Position,
     Reason,
@@ -33,11 +37,18 @@ from polymq.broker.port import (
     Refused,
     Session,
     Template,
+    WrongAcknowledgement,
 )
-from polymq.core_log.kernels.batch import COLUMNS, FLAGS, Batch
+from polymq.core_log.kernels.batch import (
+    COLUMNS,
+    FLAGS,
+    RECORD_BODY_SIZE_AT,
+    RECORD_POSITION_AT,
+    Batch,
+)
 from polymq.gateways.mqtt.aliases import OutgoingAliases
 from polymq.gateways.mqtt.bridging.core import RemoteCore
-from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
+from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure, system_text
 from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
 from polymq.gateways.mqtt.bridging.packets import (
     PING_REQUEST,
@@ -51,7 +62,9 @@ from polymq.gateways.mqtt.bridging.packets import (
     encode_unsubscribe,
     reason_text,
 )
+from polymq.gateways.mqtt.bridging.strikes import Suspect, Trial
 from polymq.gateways.mqtt.connection import Connection
+from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.explaining import Explainer
 from polymq.gateways.mqtt.kernels import codes
 from polymq.gateways.mqtt.kernels.fast_path import FastPath
@@ -83,6 +96,40 @@ UNSUBSCRIBE_ID: Final = 65_534
 have a type of their own, so that nothing is mistaken where a message has the same id."""
 NO_DELAY: Final = b"-"
 """In place of a topic name that begins with `$`: it asks for no delay here."""
+NOT_OF_A_MESSAGE: Final = frozenset(
+    {
+        ReasonCode.SERVER_BUSY,
+        ReasonCode.SERVER_SHUTTING_DOWN,
+        ReasonCode.KEEP_ALIVE_TIMEOUT,
+        ReasonCode.SESSION_TAKEN_OVER,
+        ReasonCode.MESSAGE_RATE_TOO_HIGH,
+        ReasonCode.ADMINISTRATIVE_ACTION,
+        ReasonCode.USE_ANOTHER_SERVER,
+        ReasonCode.SERVER_MOVED,
+        ReasonCode.CONNECTION_RATE_EXCEEDED,
+        ReasonCode.MAXIMUM_CONNECT_TIME,
+    }
+)
+"""Reasons of DISCONNECT that have nothing to do with what was sent: no strikes."""
+OF_MESSAGES: Final = frozenset({codes.TYPE_PUBACK, codes.TYPE_PUBREC, codes.TYPE_PUBREC_ERROR})
+"""Acknowledgements of messages that went out."""
+
+
+class Watched:
+    """A session of which the fast path tells what is acknowledged.
+
+    Args:
+        noticed: called before that, with the number of messages.
+    """
+
+    def __init__(self, session: Session, noticed: Callable[[int], None]) -> None:
+        self._session = session
+        self._noticed = noticed
+
+    def acknowledged(self, first_packet_id: int, count: int, more: bool = False) -> None:
+        """See `Session`."""
+        self._noticed(count)
+        self._session.acknowledged(first_packet_id, count, more)
 
 
 class BridgePath(FastPath):
@@ -91,6 +138,9 @@ class BridgePath(FastPath):
     mapping: BridgeMapping
     takes_retain = True
     """Whether the remote broker takes messages with RETAIN."""
+    trial: Trial
+    set_aside: Callable[[Suspect], None]
+    """Called with a message that is not sent."""
 
     def send_publishes(
         self,
@@ -104,6 +154,11 @@ class BridgePath(FastPath):
     ) -> None:
         """See `SessionLink`. The identifier, of which there is one at most, says which rule the run
         belongs to."""
+        trial = self.trial
+        if trial.is_single and not self._may_send(run, qos, first_packet_id):
+            return
+        if qos:
+            trial.has_sent = True
         if self.mapping.choose(identifiers[0] if identifiers else 0):
             self.last_meta = None
         super().send_publishes(
@@ -113,6 +168,28 @@ class BridgePath(FastPath):
             duplicate=duplicate,
             retain=retain and self.takes_retain,
         )
+
+    def _may_send(self, run: RecordRun, qos: int, packet_id: int) -> bool:
+        """On probation: whether to send the run, which is one message unless it has QoS 0."""
+        if not qos:
+            return not self.trial.is_open
+        message = Suspect(
+            packet_id=packet_id,
+            position=_number(run, RECORD_POSITION_AT, 8),
+            topic=self.mapping.name(run.meta.topic, run.meta.tag),
+            qos=qos,
+            size=_number(run, RECORD_BODY_SIZE_AT, 4),
+        )
+        if self.trial.strikes.may_send(message):
+            return True
+        self.set_aside(message)
+        return False
+
+
+def _number(run: RecordRun, at: int, size: int) -> int:
+    """A number in the head of the first record."""
+    start = run.start + at
+    return int.from_bytes(run.memory[start : start + size], "big")
 
 
 class BridgePublishing(Publishing):
@@ -165,6 +242,10 @@ class BridgeConnection(Connection):
             batch_path=shared.batch_path,
             turns=shared.context.turns,
         )
+        self._trial = self.fast_path.trial = Trial(bridge.strikes)
+        self.fast_path.set_aside = self._set_aside
+        self._is_proving = False  # a PINGRESP is awaited, and nothing is sent before it
+        self._closed_there = False  # by the remote broker, maybe because of a message
         self._pinged_at: float | None = None
         self._asked = False  # SUBSCRIBE was sent, and SUBACK did not come
         self._failure: Failure | None = None
@@ -184,6 +265,9 @@ class BridgeConnection(Connection):
             seconds = self._bridge.settings.connect_seconds
             self._fail("no_answer", f"it did not answer CONNECT within {seconds:g} s")
             return None
+        if self._is_proving:
+            self._fail("no_answer", "it did not answer PINGREQ")
+            return None
         pinged_at = self._pinged_at
         if pinged_at is not None and self.heard_at < pinged_at and self._flow.is_reading:
             self._fail("no_answer", f"it has sent nothing for {now - self.heard_at:.0f} s")
@@ -198,11 +282,20 @@ class BridgeConnection(Connection):
     def lost(self, error: Exception | None) -> None:
         if self._failure is None and not self.fast_path.leaving:
             early = " before CONNACK" if self._core.state is State.WAIT_CONNECT else ""
-            text = f"it closed the connection{early}" if error is None else str(error)
+            text = f"it closed the connection{early}"
+            if isinstance(error, OSError):
+                text = f"the connection failed: {system_text(error)}"
+            elif error is not None:
+                text = str(error)
             self._failure = Failure("closed", text)
+            self._closed_there = error is None or isinstance(
+                error, (ConnectionResetError, BrokenPipeError)
+            )  # other errors are the network's
         super().lost(error)
         if not self._is_over:
             self._is_over = True
+            if self._closed_there and self._failure is not None:
+                self._trial.ended_by_remote(self._failure.text)
             self._bridge.ended(self, self._failure)
 
     @property
@@ -233,6 +326,18 @@ class BridgeConnection(Connection):
         self._failure = self._failure or Failure("protocol", str(error))
         self._finish(reason=getattr(error, "reason", ReasonCode.PROTOCOL_ERROR), text=str(error))
 
+    def failed(self, error: BrokerError) -> None:
+        """See `Connection`. A wrong acknowledgement is the remote broker's fault."""
+        if self._failure is None:
+            kind = "protocol" if isinstance(error, WrongAcknowledgement) else "local"
+            self._failure = Failure(kind, str(error))
+        super().failed(error)
+
+    def _say_closing(self, _level: int, why: str) -> None:
+        """The bridge says it, once (`Bridge`)."""
+        if self._failure is None:
+            self._failure = Failure("local", why)
+
     def taken_over(self) -> None:
         """The session is the holder's again: this connection has ended."""
         self._session = None
@@ -248,8 +353,13 @@ class BridgeConnection(Connection):
         elif event.kind is PacketType.SUBACK:
             self._subscribed_there(decode_suback(event.data, self._core.level)[1])
         elif event.kind is PacketType.DISCONNECT:
-            text = decode_disconnect(event.data)[1]
+            reason, text = decode_disconnect(event.data)
+            self._closed_there = reason not in NOT_OF_A_MESSAGE
             self._fail("closed", f"it closed the connection: {text}")
+        elif event.kind is PacketType.PINGRESP and self._is_proving:
+            self._is_proving = False
+            self.deadline(self._next_ping())
+            self._deliver()
         return None
 
     def _answered(self, answer: Accepted) -> None:
@@ -288,7 +398,9 @@ class BridgeConnection(Connection):
             return
         if not answer.present:
             session.release_all()
-        path.session = session
+        path.session = cast("Session", Watched(session, self._acknowledged_there))
+        if self._trial.is_single:
+            session.send_singly(True)
         self._left = self._port.admission.client_came(self._client())
         self._keep_alive = float(
             self._greeting.keep_alive_seconds
@@ -296,12 +408,17 @@ class BridgeConnection(Connection):
             else answer.keep_alive_seconds
         )
         self.heard_at = self.context.now()
-        self.deadline(self.heard_at + PING_PART * self._keep_alive if self._keep_alive else None)
+        self.deadline(self._next_ping())
         self._subscribe_there(present=answer.present)
         path.waiting += 1
         self._port.when_committed(
             session.position, self._port.state_durability, self._begin, session
         )
+
+    def _next_ping(self) -> float | None:
+        """When, if nothing else is due before."""
+        now = self.context.now()
+        return now + PING_PART * self._keep_alive if self._keep_alive else None
 
     def _client(self) -> ConnectedClient:
         """What operators see of the bridge."""
@@ -336,21 +453,57 @@ class BridgeConnection(Connection):
         self.fast_path.waiting -= 1
         if self._session is session:
             self._bridge.opened(self)
-            if not self.fast_path.leaving:
-                session.resume()
-                self._bridge.replay(session)
+            if self._trial.is_single:
+                self._is_proving = True
+                self._pinged_at = self.context.now()
+                self.write(PING_REQUEST)
+                self.deadline(self._pinged_at + self._bridge.settings.connect_seconds)
+            else:
+                self._deliver()
         self.leave_if_done()
+
+    def _deliver(self) -> None:
+        """Send what waits for the remote broker."""
+        session = self._session
+        if session is not None and not self.fast_path.leaving:
+            session.resume()
+            self._bridge.replay(session)
+
+    def _acknowledged_there(self, count: int) -> None:
+        """So many messages: the remote broker does not close because of what it gets."""
+        was_single = self._trial.is_single
+        if self._trial.acknowledged(count):
+            self.fast_path.session = self._session
+            if was_single and self._session is not None:
+                self._session.send_singly(False)
+
+    def _set_aside(self, message: Suspect) -> None:
+        """The remote broker has closed each connection on which it got the message."""
+        self._bridge.set_aside(message)
+        self.context.call_soon(partial(self._give_up, self._session, [message.packet_id]))
 
     def _subscribed_there(self, granted: bytes) -> None:
         self._asked = False
-        for request, code in zip(self._bridge.requests, granted, strict=False):
+        requests = self._bridge.requests
+        if len(granted) != len(requests):
+            raise RemoteProtocolError(
+                "MQTT-3.8.4-6" if self._core.level == MQTT_5 else "MQTT-3.8.4-5",
+                f"SUBACK has {len(granted)} reason codes, and SUBSCRIBE had {len(requests)} "
+                "filters",
+            )
+        for request, code in zip(requests, granted, strict=True):
             if code >= ERROR:
                 self._bridge.not_granted(request.pattern, code)
 
     def acks_in_steps(self, acks: array[int], ack_count: int) -> Iterator[None]:
         """See `Connection`. Those with an error say that the remote broker did not take them."""
+        answered = 0
         for at in range(0, codes.ACK_COLUMNS * ack_count, codes.ACK_COLUMNS):
             reason = acks[at] >> codes.ACK_REASON_SHIFT
             if reason >= ERROR:
                 self._bridge.not_taken(acks[at + 2], reason)
+            if acks[at] & codes.ACK_TYPE in OF_MESSAGES:
+                answered += acks[at + 2]
+        if answered and self.fast_path.session is not self._session:
+            self._acknowledged_there(answered)
         return super().acks_in_steps(acks, ack_count)

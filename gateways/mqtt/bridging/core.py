@@ -78,13 +78,21 @@ class RemoteCore(Protocol):
         try:
             kind = PacketType(number)
         except ValueError as error:
-            raise malformed("3.1.1 part 2.2.1", f"packet type {number} is reserved") from error
+            raise malformed(self._part_of_types, f"packet type {number} is reserved") from error
         state = ANSWERS.get((self.state, kind))
         if state is None or (kind is PacketType.DISCONNECT and self.level < MQTT_5):
             if self.state is State.WAIT_CONNECT:
                 raise RemoteProtocolError("MQTT-3.2.0-1", f"{kind.name} came before CONNACK")
-            raise RemoteProtocolError("3.1.1 part 2.2.1", f"a server does not send {kind.name}")
+            if kind is PacketType.AUTH and self.level == MQTT_5:
+                text = "AUTH came, and CONNECT had no authentication method"
+                raise RemoteProtocolError("MQTT-4.12.0-6", text)
+            raise RemoteProtocolError(self._part_of_types, f"a server does not send {kind.name}")
         return kind, state
+
+    @property
+    def _part_of_types(self) -> str:
+        """Of the standard: which packets there are, and who sends them."""
+        return "5.0 part 2.1.2" if self.level == MQTT_5 else "3.1.1 part 2.2.1"
 
     def say_goodbye(self, reason: ReasonCode, text: str = "") -> bytes:
         """What the server is told before the connection is closed. A connection of MQTT 3.1.1 that

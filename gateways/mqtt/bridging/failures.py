@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final, NamedTuple
 
 KINDS: Final = (
@@ -29,3 +30,10 @@ class Failure(NamedTuple):
 
     kind: str
     text: str
+
+
+def system_text(error: OSError) -> str:
+    """The system's own words, where it has any: the loop's say what was called."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error)

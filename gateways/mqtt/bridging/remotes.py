@@ -6,11 +6,17 @@ connection that ends is followed by an attempt there, and so is a pause.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from polymq.gateways.mqtt.topic_filters import shortened
+
 REMOTES_MAX: Final = 16
 """Addresses of one bridge."""
+NAME_MAX: Final = 253
+LABEL_MAX: Final = 63
+"""Characters of the name of a host, and of each part of it between dots (RFC 1035 part 2.3.4)."""
 
 
 class Remote(NamedTuple):
@@ -51,6 +57,24 @@ class Remotes:
         self._at = 0
 
 
+def check_host(host: str) -> None:
+    """Whether this can be the name of a host or an IP address. Raises ValueError: why not."""
+    shown = repr(shortened(host))
+    if "://" in host:
+        raise ValueError(f"{shown} is a URL: the name of the host is wanted, without a scheme")
+    if ":" in host or host.startswith("["):
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError(f"{shown} is neither the name of a host nor an IP address") from None
+        return
+    labels = host.removesuffix(".").split(".")
+    if len(host) > NAME_MAX or not all(0 < len(label) <= LABEL_MAX for label in labels):
+        raise ValueError(f"{shown} names no host: a part of it is empty or too long")
+    if not all(letter.isalnum() or letter in "-_" for label in labels for letter in label):
+        raise ValueError(f"{shown} names no host: it has a character that no name has")
+
+
 def parse_remote(text: str, default_port: int) -> Remote:
     """An address from `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`. Raises ValueError: why it is
     none."""
@@ -58,14 +82,15 @@ def parse_remote(text: str, default_port: int) -> Remote:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"{text!r} is neither [ADDRESS] nor [ADDRESS]:PORT")
+            raise ValueError(f"{shortened(text)!r} is neither [ADDRESS] nor [ADDRESS]:PORT")
         port = rest[1:] if rest else str(default_port)
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
     else:
         port = str(default_port)
-    if not host or host != host.strip():
-        raise ValueError(f"{text!r} names no host")
+    if not host:
+        raise ValueError(f"{shortened(text)!r} names no host")
+    check_host(host)
     if not (port.isascii() and port.isdecimal() and 0 < int(port) <= 65_535):
-        raise ValueError(f"{text!r}: the port is not a number from 1 to 65535")
+        raise ValueError(f"{shortened(text)!r}: the port is not a number from 1 to 65535")
     return Remote(host, int(port))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from polymq.gateways.mqtt.topic_filters import MULTI, SINGLE, check_filter, matches
+from polymq.gateways.mqtt.topic_filters import MULTI, SINGLE, check_filter, matches, shortened
 
 Direction = Literal["out", "in", "both"]
 RULES_MAX: Final = 64
@@ -85,28 +85,34 @@ def check_rules(rules: Sequence[BridgeRule]) -> None:
             if rule.goes_out if what == "local" else rule.comes_in:
                 name = rule.local_filter if what == "local" else rule.remote_filter
                 if name in seen:
-                    raise ValueError(f"two topics have the {what} filter {name!r}: remove one")
+                    raise ValueError(
+                        f"two topics have the {what} filter {shortened(name)!r}: remove one"
+                    )
                 seen.add(name)
 
 
 def _check_rule(rule: BridgeRule) -> None:
     for prefix in (rule.local_prefix, rule.remote_prefix):
         if {SINGLE, MULTI, "\0"} & set(prefix):
-            raise ValueError(f"the prefix {prefix!r} must have no +, # or U+0000")
+            raise ValueError(f"the prefix {shortened(prefix)!r} must have no +, # or U+0000")
     if not rule.pattern and not (rule.local_prefix and rule.remote_prefix):
         raise ValueError("an empty pattern needs both prefixes: they are the names of one topic")
-    for prefix in (rule.local_prefix, rule.remote_prefix):
-        name = prefix + rule.pattern
+    names = [prefix + rule.pattern for prefix in (rule.local_prefix, rule.remote_prefix)]
+    for name in (*names, rule.local_filter, rule.remote_filter):
         try:
             check_filter(name)
         except ValueError as error:
-            raise ValueError(f"{name!r} is no topic filter: {error}") from None
+            raise ValueError(f"{shortened(name)!r} is no topic filter: {error}") from None
     if rule.local_filter.startswith("$"):
-        raise ValueError(f"{rule.local_filter!r}: topics that begin with $ are the server's own")
+        raise ValueError(
+            f"{shortened(rule.local_filter)!r}: topics that begin with $ are the server's own"
+        )
     if rule.goes_out and rule.remote_filter.startswith("$"):
-        raise ValueError(f"{rule.remote_filter!r}: topics that begin with $ are the remote's own")
+        raise ValueError(
+            f"{shortened(rule.remote_filter)!r}: topics that begin with $ are the remote's own"
+        )
     if rule.remote_filter.startswith("$share/"):
-        raise ValueError(f"{rule.remote_filter!r}: a bridge has no shared subscriptions")
+        raise ValueError(f"{shortened(rule.remote_filter)!r}: a bridge has no shared subscriptions")
 
 
 def rule_of(name: str, filters: Sequence[tuple[Sequence[str], BridgeRule]]) -> BridgeRule | None:

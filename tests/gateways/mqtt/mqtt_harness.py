@@ -166,6 +166,9 @@ class SpySession:
     def resume_if_starved(self) -> None:
         self.resumed_count += 1
 
+    def send_singly(self, singly: bool) -> None:
+        self.calls.append(("send_singly", singly))
+
     def is_duplicate(self, packet_id: int) -> bool:
         return packet_id in self.inbound
 

@@ -3,26 +3,23 @@ understood of it, and what happens when it does not behave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+import re
+from typing import Any
 
 import pytest
 
 from interop_tests import mqtt_wire
 from polymq.broker.port import (
-    Position,
+    BrokerError,
     Reason,
     Refused,
     RunMeta,
     SubscriptionOptions,
+    WrongAcknowledgement,
 )
-from polymq.core_log.kernels.batch import Batch
 from polymq.gateways.mqtt.bridging.backoff import STEADY_SECONDS, Backoff
-from polymq.gateways.mqtt.bridging.bridge import Bridge, BridgeOptions
-from polymq.gateways.mqtt.bridging.connection import BridgeConnection
 from polymq.gateways.mqtt.bridging.core import RemoteCore
 from polymq.gateways.mqtt.bridging.failures import AGAIN, Failure
-from polymq.gateways.mqtt.bridging.mapping import BridgeMapping
 from polymq.gateways.mqtt.bridging.packets import (
     Greeting,
     Request,
@@ -54,18 +51,9 @@ from polymq.gateways.mqtt.packets import (
 )
 from polymq.gateways.mqtt.protocol import NEED_DATA, PUBLISHES, Inbox, State
 from polymq.gateways.mqtt.reason_codes import ReasonCode
-from polymq.gateways.mqtt.shared import Shared
 from polymq.gateways.mqtt.topic_filters import matches
-from polymq.net.connection import Context
-from polymq.net.turns import Turns
-from tests.gateways.mqtt.mqtt_harness import Broker, ManualLoop, MemoryTransport, SpyPort, make_run
-from tests.harness.spy_port import operation
-
-OUT = BridgeRule(pattern="t/#", direction="out", qos=1, remote_prefix="site/")
-IN = BridgeRule(pattern="#", direction="in", qos=2, local_prefix="from/", remote_prefix="c/")
-BOTH = BridgeRule(pattern="b/+", direction="both", qos=0)
-RULES = (OUT, IN, BOTH)
-
+from tests.gateways.mqtt.bridge_harness import CONNACK_5, IN, OUT, Remote, make_mapping
+from tests.gateways.mqtt.mqtt_harness import Broker, make_run
 
 # --- addresses -------------------------------------------------------------------------------
 
@@ -184,17 +172,6 @@ def test_the_same_filter_twice() -> None:
 
 
 # --- names -----------------------------------------------------------------------------------
-
-
-def make_mapping(port: SpyPort | None = None) -> BridgeMapping:
-    return BridgeMapping(
-        port=cast("Any", port or SpyPort()),
-        limits=Limits(),
-        fixed_topic=None,
-        name="up",
-        rules=RULES,
-        publisher="$bridge/up",
-    )
 
 
 def test_what_is_subscribed_to_here() -> None:
@@ -368,90 +345,6 @@ def test_what_has_been_here_before() -> None:
 # --- a connection ----------------------------------------------------------------------------
 
 
-class BridgePort(SpyPort):
-    """An engine with documents, which may refuse what is published."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.documents_put: dict[str, Mapping[str, Any]] = {}
-        self.refused: Refused | None = None
-
-    @operation("documents.of_kind")
-    def of_kind(self, _kind: str) -> Mapping[str, Mapping[str, Any]]:
-        return self.documents_put
-
-    @operation("documents.put")
-    def put(self, _kind: str, key: str, value: Mapping[str, Any]) -> Position:
-        self.documents_put[key] = value
-        return self.append()
-
-    def publish(self, template: Any, batch: Batch, first: int, last: int) -> Position:
-        if self.refused is not None:
-            raise self.refused
-        return super().publish(template, batch, first, last)
-
-
-class Remote:
-    """The remote broker of a bridge, in memory."""
-
-    def __init__(self, **options: Any) -> None:
-        self.port = BridgePort()
-        self.port.present_ids.add("$bridge/up")
-        self.loop = ManualLoop()
-        turns = Turns(self.loop.call_soon, clock=lambda: 0.0)
-        port = cast("Any", self.port)
-        shared = Shared(
-            port=port,
-            context=Context(cast("Any", self.loop), turns=turns),
-            limits=Limits(),
-            mapping=make_mapping(self.port),
-            new_client_id=str,
-        )
-        fields = {"name": "up", "remotes": [Address("h", 1)], "rules": RULES, "client_id": "c"}
-        self.bridge = Bridge(
-            BridgeOptions(**{**fields, **options}),
-            port=port,
-            shared=shared,
-            dial=cast("Any", None),
-            random=lambda: 0.0,
-            marker=marker_of("own"),
-        )
-        self.failures: list[Failure | None] = []
-        self.connect()
-
-    def connect(self) -> None:
-        self.connection = BridgeConnection(self.bridge._shared, self.bridge)
-        self.bridge._connection = self.connection
-        self.bridge.ended = self._ended  # type: ignore[method-assign]
-        self.transport = MemoryTransport(self.loop, self.connection)
-        self.connection.connection_made(cast("Any", self.transport))
-        self._seen = 0
-        self.loop.run()
-
-    def _ended(self, connection: BridgeConnection, failure: Failure | None) -> None:
-        self.failures.append(failure)
-
-    def send(self, *packets: bytes) -> None:
-        data = b"".join(packets)
-        view = memoryview(self.connection.get_buffer(-1))
-        view[: len(data)] = data
-        view.release()
-        self.connection.buffer_updated(len(data))
-        self.loop.run()
-
-    def receive(self) -> list[bytes]:
-        new = bytes(self.transport.sent[self._seen :])
-        self._seen = len(self.transport.sent)
-        return mqtt_wire.split_packets(new)
-
-    @property
-    def calls(self) -> list[tuple[Any, ...]]:
-        return self.port.connected[-1].calls
-
-
-CONNACK_5 = b"\x20\x03\0\0\0"
-
-
 def test_from_connect_on() -> None:
     """CONNACK, the session, SUBSCRIBE; what comes in is published by its local name and
     acknowledged, what goes out has its remote name."""
@@ -582,6 +475,117 @@ def test_what_the_remote_does_not_take() -> None:
     assert (counters.not_granted, counters.not_taken) == (1, 1)
     assert ("acknowledged", 7, 1) in remote.calls
     assert not remote.failures
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+@pytest.mark.parametrize("granted", [b"", b"\0", b"\0\0\0"])
+def test_a_suback_answers_every_filter(version: str, granted: bytes) -> None:
+    """One that has more codes or fewer says of none what it is for."""
+    remote = Remote(version=version)
+    five = version == "5"
+    remote.send(CONNACK_5 if five else mqtt_wire.connack(present=True))
+    remote.receive()
+    remote.send(mqtt_wire.packet(0x90, b"\xff\xff" + b"\0" * five + granted))
+    text = (
+        f"SUBACK has {len(granted)} reason codes, and SUBSCRIBE had 2 filters "
+        f"[MQTT-3.8.4-{6 if five else 5}]"
+    )
+    assert remote.failures == [Failure("protocol", text)]
+    assert remote.transport.gone
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged, without the bridge's name."""
+    found = [record.getMessage().removeprefix("bridge up: ") for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_a_remote_that_accepts_and_closes_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One pair of lines a minute. A connection that lasts is logged, too, and so is its end."""
+    caplog.set_level("INFO")
+    remote = Remote(version="3.1.1")
+    connected = "connected to 192.0.2.1:40000 with MQTT 3.1.1"
+    reasons = ("it closed the connection", "connection reset by peer")
+
+    def end(reason: str) -> None:
+        remote.connection.connection_lost(None)
+        remote.bridge._lasted()
+        remote.bridge._say(remote.bridge._remotes.current, reason, "It tries again")
+
+    for turn in range(30):
+        if turn:
+            remote.connect()
+        remote.send(mqtt_wire.connack(present=True))
+        remote.loop.advance(1)
+        end(reasons[turn % 2])
+        remote.loop.advance(1)
+    ends = [f"not connected to h:1: {reason}. It tries again" for reason in reasons]
+    assert lines_of(caplog) == [connected, *ends]
+    for _ in range(2):
+        remote.connect()
+        remote.send(mqtt_wire.connack(present=True))
+        remote.loop.advance(11)
+        assert lines_of(caplog) == [connected]
+        end(reasons[0])
+        assert lines_of(caplog) == [ends[0]]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (WrongAcknowledgement("PUBACK for packet id 7"), ("protocol", "PUBACK for packet id 7")),
+        (Refused(Reason.STORAGE_FULL, "the disk is full"), ("local", "the disk is full")),
+        ("an operator", ("local", "an operator")),
+        ("permissions", ("local", "permissions")),
+    ],
+)
+def test_why_a_connection_ended_is_said_once(
+    caplog: pytest.LogCaptureFixture, error: BrokerError | str, expected: tuple[str, str]
+) -> None:
+    """By the bridge, and not by the connection as well."""
+    caplog.set_level("INFO")
+    remote = Remote()
+    remote.send(CONNACK_5)
+    lines_of(caplog)
+    if isinstance(error, BrokerError):
+        remote.connection.failed(error)
+    elif error == "permissions":
+        remote.connection.expelled(error)
+    else:
+        remote.connection.ended(error)
+    remote.loop.run()
+    assert remote.failures == [Failure(*expected)]
+    assert lines_of(caplog) == []
+
+
+def test_dropped_topics_are_shown_as_text(caplog: pytest.LogCaptureFixture) -> None:
+    remote = Remote(version="3.1.1")
+    remote.send(mqtt_wire.connack(present=True))
+    remote.send(mqtt_wire.publish("x/" + "\u00e4" * 200, b"in", qos=1, packet_id=3))
+    (line,) = lines_of(caplog)
+    assert "such as to 'x/\u00e4\u00e4" in line
+    assert "\u00e4" * 99 not in line
+
+
+@pytest.mark.parametrize(
+    ("level", "packet", "text"),
+    [
+        (MQTT_5, b"\xf0\0", "AUTH came, and CONNECT had no authentication method [MQTT-4.12.0-6]"),
+        (MQTT_5, b"\xc0\0", "a server does not send PINGREQ [5.0 part 2.1.2]"),
+        (MQTT_5, b"\0\0", "packet type 0 is reserved [5.0 part 2.1.2]"),
+        (MQTT_3_1_1, b"\xe0\0", "a server does not send DISCONNECT [3.1.1 part 2.2.1]"),
+        (MQTT_3_1_1, b"\xf0\0", "[3.1.1 part 2.2.1]"),
+    ],
+)
+def test_errors_name_the_standard_that_counts(level: int, packet: bytes, text: str) -> None:
+    core = RemoteCore(limits=Limits(), inbox=Inbox(), level=level)
+    connack = CONNACK_5 if level == MQTT_5 else b"\x20\2\0\0"
+    core.next_event(connack, 0, len(connack))
+    with pytest.raises(RemoteProtocolError, match=re.escape(text)):
+        core.next_event(packet, 0, len(packet))
 
 
 def test_a_session_of_a_bridge_is_not_for_clients() -> None:
