@@ -96,8 +96,8 @@ def test_answers(tmp_path: Path) -> None:
         found = await answer_of(plugin, "yes")
         assert isinstance(found, Verdict)
         assert [str(rule) for rule in found.rules] == [
-            "allow yes publish a.{user}.#",
-            "allow yes create a.{user}.#",
+            "allow yes publish {exact}/a/{user}/#",
+            "allow yes create {exact}/a/{user}/#",
             "allow yes subscribe b",
         ]
         assert await answer_of(plugin, "no") == Verdict(result=Result.DENY)

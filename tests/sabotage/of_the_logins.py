@@ -93,8 +93,8 @@ OF_THE_LOGINS = (
         name="imported-rule-reaches-further",
         why="a rule for the topic v1.2 is one for everything at v1/2, too",
         path="polymq/mosquitto_files.py",
-        old='    if "." in levels[0]:\n',
-        new="    if False:\n",
+        old="        topic = exact_text(topic)\n",
+        new="",
         tests=("tests/polymq/test_mosquitto_files.py",),
     ),
     Sabotage(
@@ -165,8 +165,8 @@ OF_THE_LOGINS = (
         name="granted-filter-reaches-further",
         why="a claim about the topic v1.2 is one about everything at v1/2, too",
         path="broker/accounts/granting.py",
-        old='    if "." in levels[0]:\n',
-        new="    if False:\n",
+        old='    return _pattern(exact_text("/".join(levels)))\n',
+        new='    return _pattern("/".join(levels))\n',
         tests=("tests/broker/test_granting.py",),
     ),
     Sabotage(
