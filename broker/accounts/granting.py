@@ -156,7 +156,7 @@ def _filter(text: Any) -> Address:
     if not isinstance(text, str) or not text:
         raise BadPermissions("a topic filter is a text that is not empty")
     levels = [_level(level, text) for level in text.split("/")]
-    if text.startswith("$"):
+    if levels[0].startswith("$"):
         raise BadPermissions(f"there are no topics like {_shown(text)} that could be allowed")
     return _pattern(exact_text("/".join(levels)))
 

@@ -21,7 +21,7 @@ Rules of this file:
 * Names are put in as whole levels and compared, never spliced into an expression: a client that
   calls itself `#` gains nothing. A name that is no level of its own (it is empty, or holds a dot, a
   slash or a wildcard) makes a rule that allows match nothing, and one that denies match every
-  level.
+  level. So does a name that begins with `$` in the first level, where the server's topics are.
 * Topics of the broker itself are closed to everybody.
 
 Theory of the two questions about filters, both over patterns of literals, ONE_LEVEL and REST:
@@ -435,6 +435,8 @@ def _resolved(
         if level in names:
             name = names[level]
             put = name if is_level(name) else unnamed
+            if put and not address and put.startswith("$"):  # no client calls itself $SYS
+                put = unnamed
             if put is None:
                 return None
             address.append(put)

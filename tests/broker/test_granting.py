@@ -45,6 +45,20 @@ def test_topic_filters_as_emqx_has_them() -> None:
     ]
     assert texts({}) == texts([]) == []
 
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("${username}/#", "{exact}/{user}/#"),
+        ("${username}", "{user}"),
+        ("${clientid}/in", "{exact}/{client_id}/in"),
+        ("%c/${username}", "{exact}/{client_id}/{user}"),
+    ],
+)
+def test_a_name_may_be_the_first_level(text: str, pattern: str) -> None:
+    assert texts({"sub": [text]}) == [f"allow ann subscribe {pattern}"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -64,6 +78,8 @@ def test_topic_filters_as_emqx_has_them() -> None:
         ({"pub": ["a/#/b"]}, "the last level"),
         ({"pub": ["a/b${username}"]}, "a whole level"),
         ({"sub": ["$SYS/#"]}, "no topics like"),
+        ({"sub": ["${user}/#"]}, "cannot be characters"),
+        ({"sub": ["$x"]}, "no topics like"),
         ({"sub": ["a/*"]}, "cannot be characters"),
         ({"sub": ["{user}/b"]}, "cannot be characters"),
         ({"sub": ["a/\ud800"]}, "control characters"),

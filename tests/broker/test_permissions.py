@@ -264,6 +264,18 @@ def test_the_exact_text_of_a_filter() -> None:
     texts |= {text: "{exact}/" + text for text in ("a/b", "/a", "+/#", "%u/x")}
     assert {text: exact_text(text) for text in texts} == texts
 
+
+def test_no_client_calls_itself_a_topic_of_the_server() -> None:
+    for text in ("{client_id}.#", "{exact}/{client_id}/#"):
+        reads = rule(text, action=Action.SUBSCRIBE)
+        wanted = ("$SYS", "broker", REST)
+        assert not allowed(reads, action=Action.SUBSCRIBE, address=wanted, client_id="$SYS")
+        own = ("a", "b")
+        assert allowed(reads, action=Action.SUBSCRIBE, address=own, client_id="a")
+    below = rule("a.{client_id}.#", action=Action.SUBSCRIBE)
+    assert allowed(below, action=Action.SUBSCRIBE, address=("a", "$x", REST), client_id="$x")
+
+
 @pytest.mark.parametrize(
     ("rules", "known"),
     [

@@ -90,14 +90,14 @@ def run(plugin: AmqttPlugin, act: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_answers(tmp_path: Path) -> None:
-    plugin = plugin_of(tmp_path, amqtt_publish=["a/${username}/#"], amqtt_subscribe=["b"])
+    plugin = plugin_of(tmp_path, amqtt_publish=["${username}/#"], amqtt_subscribe=["b"])
 
     async def act() -> None:
         found = await answer_of(plugin, "yes")
         assert isinstance(found, Verdict)
         assert [str(rule) for rule in found.rules] == [
-            "allow yes publish {exact}/a/{user}/#",
-            "allow yes create {exact}/a/{user}/#",
+            "allow yes publish {exact}/{user}/#",
+            "allow yes create {exact}/{user}/#",
             "allow yes subscribe b",
         ]
         assert await answer_of(plugin, "no") == Verdict(result=Result.DENY)

@@ -196,6 +196,14 @@ OF_THE_USERS = (
         tests=_RULES,
     ),
     Sabotage(
+        name="client-called-as-the-server-reads-its-topics",
+        why="a client that calls itself $SYS reads below $SYS by a rule for {client_id}.#",
+        path="broker/accounts/permissions.py",
+        old='            if put and not address and put.startswith("$"):',
+        new="            if False:",
+        tests=_RULES,
+    ),
+    Sabotage(
         name="topic-with-dots-read-one-way",
         why="what is denied for orders.eu is allowed for the exchange of that name",
         path="broker/accounts/permissions.py",
