@@ -115,7 +115,8 @@ _GENERAL: Final = (
     _missing(
         "clientid_prefixes",
         _TEXT,
-        "a client id is not restricted; give users permissions with {client_id} or {user} in them",
+        "client ids are not restricted by a prefix, so no listener is converted. Without this line "
+        "they are: then give users permissions with {client_id} or {user} in them",
     ),
     _needless(
         "connection_messages",

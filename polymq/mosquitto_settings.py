@@ -6,8 +6,9 @@
 Rules:
 
 * Every line is accounted for: it is the source of a setting, or there is a remark about it.
-* What was closed is not opened. A listener whose certificates, pre-shared keys or mount point
-  cannot be converted is left out. With a wrong line, there are no settings at all.
+* What was closed is not opened. A listener whose certificates, pre-shared keys, prefixes of client
+  ids or mount point cannot be converted is left out. With a wrong line, there are no settings at
+  all.
 * What is written loads with the model of the settings.
 """
 
@@ -147,6 +148,7 @@ class _Converter:
 
     def _listeners(self) -> None:
         names: Counter[str] = Counter()
+        prefixes = self._conf.general.single.get("clientid_prefixes")
         for given in self._conf.listeners:
             name = f"port-{given.port}" if given.port else "unix"
             names[name] += 1
@@ -154,6 +156,8 @@ class _Converter:
                 name += f"-{names[name]}"
             report = Report()
             try:
+                if prefixes is not None:
+                    raise NotConverted(prefixes.line, OPTIONS["clientid_prefixes"].text)
                 made = convert_listener(self._conf, given, name, report)
                 self._check_address(given, made)
             except NotConverted as error:
@@ -240,7 +244,10 @@ class _Converter:
         self._sizes()
         self._directory()
         self._log()
+        said = {remark.line for remark in self._report.remarks}
         for given in general.all():
+            if given.line.name == "clientid_prefixes" and given.line in said:
+                continue
             if OPTIONS.get(given.line.name) is None:
                 self._report.generic(given)  # of a plugin
             elif OPTIONS[given.line.name].fate is not Fate.CONVERTED and (

@@ -342,12 +342,14 @@ def test_all_options_together() -> None:
     general = [each for each in OPTIONS.values() if each.scope in (Scope.GENERAL, Scope.PLUGIN)]
     security = [each for each in OPTIONS.values() if each.scope is Scope.SECURITY]
     without = {"psk_hint", "listener", "port", "bind_address", "maximum_qos"}
+    without |= {"clientid_prefixes", "proxy_protocol_v2_require_tls"}  # no listener is left
     own = [
         each
         for each in OPTIONS.values()
         if each.scope is Scope.LISTENER and each.name not in without
     ]
     bridge = [each for each in OPTIONS.values() if each.scope is Scope.BRIDGE]
+    general = [each for each in general if each.name not in without]
     general.sort(key=lambda each: each.name != "per_listener_settings")
     text = "".join(
         example(each)
@@ -466,6 +468,7 @@ def test_a_unix_socket() -> None:
         "protocol http_api",
         "accept_protocol_versions 2",
         "protocol websockets\nwebsockets_origin *",
+        "enable_proxy_protocol 2\nproxy_protocol_v2_require_tls true",
     ],
 )
 def test_a_listener_that_cannot_be_as_strict_is_left_out(lines: str) -> None:
@@ -476,6 +479,18 @@ def test_a_listener_that_cannot_be_as_strict_is_left_out(lines: str) -> None:
     said = [each for each in remarks(conversion, Kind.MISSING) if "is not converted: " in each]
     assert len(said) == 1
     assert "the listener (port 1885)" in said[0]
+
+
+def test_prefixes_of_client_ids_leave_out_every_listener() -> None:
+    """They are for the whole of mosquitto: whoever calls itself otherwise stays out."""
+    lines = "allow_anonymous true\nclientid_prefixes dev-\n"
+    for text in (lines, f"{lines}listener 1885\nlistener 1886 ::1\nmax_qos 1\n"):
+        conversion = assert_accounted(text)
+        assert "listeners" not in written(conversion)["mqtt"]
+        assert "server" not in written(conversion)
+        said = [each for each in remarks(conversion, Kind.MISSING) if "is not converted: " in each]
+        assert len(said) == max(1, text.count("\nlistener"))
+        assert all(each.startswith("m.conf:2: clientid_prefixes: ") for each in said)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,14 @@ OF_THE_CONVERSION = (
         tests=_CONF,
     ),
     Sabotage(
+        name="prefixes-of-client-ids-are-forgotten",
+        why="only devices of a prefix came in, and now everybody does",
+        path="polymq/mosquitto_settings.py",
+        old="                if prefixes is not None:\n",
+        new="                if False:\n",
+        tests=_CONF,
+    ),
+    Sabotage(
         name="rules-without-passwords-are-forgotten",
         why="a server that should have rules lets other machines do everything",
         path="polymq/mosquitto_settings.py",
