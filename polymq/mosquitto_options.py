@@ -198,7 +198,8 @@ _GENERAL: Final = (
         "per_listener_settings",
         _BOOL,
         "(read)",
-        "users and rules are for all listeners; allow_anonymous is for each",
+        "users and rules are for all listeners, so a listener that those of another one would open "
+        "is not converted; allow_anonymous is for each",
     ),
     _needless("persistence", _BOOL, _STORED),
     _needless("retained_persistence", _BOOL, _STORED),

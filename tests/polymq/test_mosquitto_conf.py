@@ -145,7 +145,7 @@ def test_security_above_the_first_listener(security: str, opens: bool) -> None:
     """With per_listener_settings it belongs to the default listener, which is opened for some of
     these only. Without, it is for all, and opens none."""
     per_listener = f"per_listener_settings true\n{security}\nlistener 1885\n"
-    assert len(listeners_of(per_listener)) == 1 + opens
+    assert len(listeners_of(f"{per_listener}allow_anonymous true\n")) == 1 + opens
     assert len(listeners_of(f"{security}\nlistener 1885\n")) == 1
     assert listeners_of(per_listener)[0]["allow_anonymous"] is False
     assert_accounted(per_listener)
@@ -562,6 +562,9 @@ def test_ports_of_other_protocols_give_way() -> None:
         (f"listener 1885\n{TLS}cafile /a\nuse_identity_as_username true\n", None,
          ["polymq user add NAME --role mosquitto",
           "polymq permission allow role:mosquitto publish,create,subscribe '#'"]),
+        (f"listener 1885\n{TLS}cafile /a\nuse_identity_as_username 1\nallow_anonymous 1\n", None,
+         ["polymq user add NAME --role mosquitto",
+          "polymq permission allow role:mosquitto publish,create,subscribe '#'"]),
         ("listener 1885\nallow_anonymous true\nplugin /p.so\n", None,
          ["polymq user add NAME --role admin"]),
         ("listener 1885 127.0.0.1\nallow_anonymous true\nenable_proxy_protocol 1\n", True, []),
@@ -578,7 +581,8 @@ def test_users_and_rules_of_one_listener() -> None:
     """Here they are for all listeners, which may be more or less than before."""
     text = "per_listener_settings true\nlistener 1\npassword_file /p\nacl_file /a\n"
     assert remarks(assert_accounted(text), Kind.MISSING) == []
-    assert remarks(assert_accounted(f"{text}listener 2\n"), Kind.MISSING) == [
+    conversion = assert_accounted(f"{text}listener 2\nallow_anonymous true\n")
+    assert remarks(conversion, Kind.MISSING) == [
         "m.conf:3: password_file: it is for all listeners here, not for one",
         "m.conf:4: acl_file: it is for all listeners here, not for one",
     ]
