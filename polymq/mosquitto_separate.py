@@ -83,7 +83,8 @@ def _why_not(one: Access, others: Sequence[Access]) -> NotConverted | None:
             back = back.removesuffix("here")
             text = f"{back}at {_shown(other.given)}, which is converted"
         if text is not None:
-            line = next((each.line for each in (one.passwords, one.rules) if each), one.given.line)
+            own = one.rules if "acl_file" in text else one.passwords or one.rules
+            line = one.given.line if own is None else own.line
             reason = "users and rules are for all listeners here, not for one"
             return NotConverted(line, f"{text}: {reason}")
     return None
