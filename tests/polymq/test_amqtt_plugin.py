@@ -4,6 +4,7 @@ that fails, blocks or is none lets nobody in."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from polymq.amqtt_plugin import LEFT_MAX_FACTOR, AmqttPlugin
+from polymq.amqtt_plugin import LEFT_MAX_FACTOR, PAUSE_SECONDS, AmqttPlugin
 from polymq.broker.accounts.login_answers import Question, Result, Verdict
 from polymq.broker.port import Origin
 from polymq.errors import Failure
@@ -25,6 +26,21 @@ Base: Any = pytest.importorskip(
 
 HERE = f"{__name__}."
 blocked = threading.Event()
+
+
+ENDS = {
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
+    "generator": GeneratorExit(),
+    "cancel": asyncio.CancelledError(),
+    "base": BaseException("of its own"),
+}
+
+
+def close_when_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    while loop.is_running():
+        pass
+    loop.close()
 
 
 class Answering(Base):  # type: ignore[misc]  # amqtt has no types
@@ -44,6 +60,20 @@ class Answering(Base):  # type: ignore[misc]  # amqtt has no types
             return blocked.wait()
         if answer == "hang":
             await asyncio.Event().wait()
+        if answer in ENDS:
+            raise ENDS[answer]
+        if answer == "exit in a task":
+            asyncio.get_running_loop().call_soon(sys.exit, 4)
+            return True
+        if answer == "stop":
+            asyncio.get_running_loop().stop()
+            return True
+        if answer == "close":
+            loop = asyncio.get_running_loop()
+            loop.stop()
+            closing = threading.Thread(target=close_when_stopped, args=(loop,))
+            closing.start()
+            await asyncio.Event().wait()
         return answer
 
 
@@ -57,6 +87,11 @@ class Old(Base):  # type: ignore[misc]
 class Broken(Base):  # type: ignore[misc]
     def __init__(self, context: Any) -> None:
         raise RuntimeError("it has no database")
+
+
+class Leaving(Base):  # type: ignore[misc]
+    def __init__(self, context: Any) -> None:
+        sys.exit(1)
 
 
 def plugin_of(tmp_path: Path, name: str = "Answering", text: str = "", **more: Any) -> AmqttPlugin:
@@ -172,6 +207,74 @@ def test_a_plugin_that_does_not_answer(tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("exit", "the plugin failed: SystemExit(3)"),
+        ("interrupt", "the plugin failed: KeyboardInterrupt()"),
+        ("generator", "the plugin failed: GeneratorExit()"),
+        ("cancel", "the plugin failed: it has cancelled the question"),
+        ("base", "the plugin failed: BaseException('of its own')"),
+    ],
+)
+def test_an_exception_that_would_end_a_program_is_one_of_one_login(
+    tmp_path: Path, way: str, text: str
+) -> None:
+    plugin = plugin_of(tmp_path, text=f'answers = {{ann = "{way}", bob = true}}')
+
+    async def act() -> None:
+        assert await answer_of(plugin, "ann") == text
+        assert await answer_of(plugin, "bob") == Verdict(result=Result.ALLOW)
+        assert plugin.failures == {"timeout": 0, "error": 1}
+
+    run(plugin, act)
+
+
+@pytest.mark.parametrize("way", ["exit in a task", "stop", "close"])
+def test_a_loop_that_the_plugin_ends_goes_on(
+    tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a pause, in which nobody comes in."""
+    text = f'answers = {{ann = "{way}", bob = true}}'
+    plugin = plugin_of(tmp_path, text=text, timeout_seconds=2)
+
+    async def act() -> None:
+        for _ in range(2):
+            if way == "close":
+                assert await answer_of(plugin, "ann") == "the plugin has closed its event loop"
+            else:
+                assert await answer_of(plugin, "ann") == Verdict(result=Result.ALLOW)
+            async with asyncio.timeout(10):
+                while (found := await answer_of(plugin, "bob")) != Verdict(result=Result.ALLOW):
+                    assert found in (
+                        "the plugin has ended its event loop",
+                        "the plugin has closed its event loop",
+                    )
+        assert plugin._left == 0
+        assert plugin.failures["timeout"] == 0
+
+    run(plugin, act)
+    errors = [each for each in caplog.records if each.levelname == "ERROR"]
+    said = [each.message for each in errors if each.name == "polymq.amqtt"]
+    assert said == [
+        f"the plugin has ended its event loop, which goes on in {pause:g} seconds"
+        for pause in (PAUSE_SECONDS, 2 * PAUSE_SECONDS)
+    ]
+
+
+def test_a_plugin_that_ends_its_loop_can_be_stopped(tmp_path: Path) -> None:
+    """While it waits to go on, too."""
+    plugin = plugin_of(tmp_path, text='answers = {ann = "stop"}')
+
+    async def act() -> None:
+        await answer_of(plugin, "ann")
+        while not plugin._is_down:
+            await asyncio.to_thread(bool)
+
+    run(plugin, act)
+    assert not plugin._thread.is_alive()
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("Nothing", "cannot be imported"),
@@ -188,6 +291,7 @@ def test_what_is_no_plugin(tmp_path: Path, name: str, text: str) -> None:
     ("name", "config", "text"),
     [
         ("Broken", "", "it has no database"),
+        ("Leaving", "", "SystemExit"),
         ("Answering", "answers = 1", "answers"),
         ("Answering", "answer = {}", "answer"),
     ],

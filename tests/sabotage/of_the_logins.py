@@ -146,6 +146,14 @@ OF_THE_LOGINS = (
         tests=("tests/broker/test_service_logins.py",),
     ),
     Sabotage(
+        name="amqtt-plugin-ends-all-logins",
+        why="one sys.exit in a plugin, and nobody logs in until a restart",
+        path="polymq/amqtt_plugin.py",
+        old="        except BaseException as error:  # SystemExit would end",
+        new="        except Exception as error:  # SystemExit would end",
+        tests=("tests/polymq/test_amqtt_plugin.py",),
+    ),
+    Sabotage(
         name="amqtt-plugin-says-anything",
         why="a plugin that answers with an error's text lets its user in",
         path="polymq/amqtt_plugin.py",
