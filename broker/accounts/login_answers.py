@@ -82,9 +82,11 @@ def parse_answer(content: bytes, user: str) -> Verdict:
         BadAnswer: it is none.
     """
     try:
-        value = json.loads(content)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_object)
+    except BadAnswer:
+        raise
     except (ValueError, RecursionError) as error:
-        raise BadAnswer("it is not JSON") from error
+        raise BadAnswer("it is not JSON in UTF-8") from error
     if not isinstance(value, dict):
         raise BadAnswer("it is no object")
     unknown = value.keys() - _FIELDS
@@ -110,6 +112,16 @@ def parse_answer(content: bytes, user: str) -> Verdict:
     if superuser:
         rules += tuple(replace(rule, subject=user) for rule in ADMIN_RULES)
     return Verdict(result=result, rules=rules, seconds=seconds)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises BadAnswer: which of two fields of a name counts is anybody's guess."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise BadAnswer(f"it has a field {_shown(name)} twice")
+        found[name] = value
+    return found
 
 
 def _is_duration(value: Any) -> bool:

@@ -146,6 +146,14 @@ OF_THE_LOGINS = (
         tests=("tests/broker/test_service_logins.py",),
     ),
     Sabotage(
+        name="last-of-two-answers-counts",
+        why="an answer that says deny and then allow lets the client in",
+        path="broker/accounts/login_answers.py",
+        old='json.loads(content.decode("utf-8"), object_pairs_hook=_object)\n',
+        new='json.loads(content.decode("utf-8"))\n',
+        tests=("tests/broker/test_login_answers.py",),
+    ),
+    Sabotage(
         name="amqtt-plugin-ends-all-logins",
         why="one sys.exit in a plugin, and nobody logs in until a restart",
         path="polymq/amqtt_plugin.py",
