@@ -154,6 +154,14 @@ OF_THE_LOGINS = (
         tests=("tests/broker/test_login_answers.py",),
     ),
     Sabotage(
+        name="token-is-wrong-while-keys-cannot-be-fetched",
+        why="an issuer that is away makes good tokens wrong, and slows their users",
+        path="polymq/jwks.py",
+        old="        return self._fetching or self._has_failed\n",
+        new="        return self._fetching\n",
+        tests=("tests/polymq/test_tokens.py",),
+    ),
+    Sabotage(
         name="amqtt-plugin-ends-all-logins",
         why="one sys.exit in a plugin, and nobody logs in until a restart",
         path="polymq/amqtt_plugin.py",
