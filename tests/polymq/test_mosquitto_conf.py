@@ -265,7 +265,7 @@ EXAMPLES = {
     "include_dir": "/two",
     "websockets_origin": "https://example.com",
     "tls_keyform": "pem",
-    "connection": "up",
+    "connection": "up\naddress 10.0.0.1\ntopic a",
     "address": "10.0.0.1:1884",
     "addresses": "10.0.0.1",
     "topic": "# both 1",
@@ -328,7 +328,7 @@ def test_each_option_is_accounted_for(name: str) -> None:
     written(conversion)
     own = [each for each in conversion.remarks if each.line.name == name.replace("*", "key")]
     own = [each for each in own if "IPv6" not in each.text]
-    if name in ("bridge_identity", "bridge_psk", "connection"):
+    if name in ("bridge_identity", "bridge_psk"):
         assert any("is not converted: " in each.text for each in conversion.remarks)
     elif option.fate is Fate.CONVERTED:
         assert not own or name in ("bridge_capath", "capath", "enable_proxy_protocol"), own
@@ -349,6 +349,7 @@ def test_all_options_together() -> None:
         if each.scope is Scope.LISTENER and each.name not in without
     ]
     bridge = [each for each in OPTIONS.values() if each.scope is Scope.BRIDGE]
+    bridge.remove(OPTIONS["connection"])
     general = [each for each in general if each.name not in without]
     general.sort(key=lambda each: each.name != "per_listener_settings")
     text = "".join(
