@@ -57,6 +57,7 @@ class AmqttPlugin:
         self._settings = settings
         self._config = _config_of(settings.amqtt_config_file)
         self._class = _class_of(settings.amqtt_plugin)
+        self._given = self._configured()
         self._session_class: Any = importlib.import_module("amqtt.session").Session
         self._permissions = {"pub": settings.amqtt_publish, "sub": settings.amqtt_subscribe}
         try:
@@ -72,6 +73,19 @@ class AmqttPlugin:
         self._is_down = False
         self._tasks: set[asyncio.Task[None]] = set()  # of the plugin's loop
         self.failures = dict.fromkeys(("timeout", "error"), 0)
+
+    def _configured(self) -> Any:
+        """The configuration as the plugin gets it. Raises Failure."""
+        base = importlib.import_module("amqtt.plugins.base").BasePlugin
+        if self._class.Config is base.Config:
+            return {"auth": self._config}  # what plugins without a Config look into
+        dacite = importlib.import_module("dacite")
+        strict = dacite.Config(strict=True, cast=[Path])
+        try:
+            return dacite.from_dict(self._class.Config, self._config, config=strict)
+        except Exception as error:  # of a Config, too
+            file, text = self._settings.amqtt_config_file, str(error) or type(error).__name__
+            raise _wrong(f"amqtt_config_file {file} is wrong: {text}") from error
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -127,15 +141,9 @@ class AmqttPlugin:
             raise _wrong(text + (str(error) or type(error).__name__)) from error
 
     async def _make(self, loop: asyncio.AbstractEventLoop) -> None:
-        base = importlib.import_module("amqtt.plugins.base").BasePlugin
         context = importlib.import_module("amqtt.contexts").BaseContext()
         context.loop, context.logger = loop, logging.getLogger(_LOGGER)
-        config: Any = {"auth": self._config}  # what plugins without a Config look into
-        if self._class.Config is not base.Config:
-            dacite = importlib.import_module("dacite")
-            strict = dacite.Config(strict=True, cast=[Path])
-            config = dacite.from_dict(self._class.Config, self._config, config=strict)
-        context.config = config
+        context.config = self._given
         try:
             self._plugin = self._class(context)
         except (SystemExit, KeyboardInterrupt) as error:  # it would end the loop

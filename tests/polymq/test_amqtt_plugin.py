@@ -17,8 +17,10 @@ import pytest
 from polymq.amqtt_plugin import LEFT_MAX_FACTOR, PAUSE_SECONDS, AmqttPlugin
 from polymq.broker.accounts.login_answers import Question, Result, Verdict
 from polymq.broker.port import Origin
+from polymq.compose import open_store
 from polymq.errors import Failure
 from polymq.login_settings import LoginServiceSettings
+from polymq.settings import ServerSettings, Settings
 
 Base: Any = pytest.importorskip(
     "amqtt.plugins.base", reason="polymq[amqtt] is not installed"
@@ -292,8 +294,6 @@ def test_what_is_no_plugin(tmp_path: Path, name: str, text: str) -> None:
     [
         ("Broken", "", "it has no database"),
         ("Leaving", "", "SystemExit"),
-        ("Answering", "answers = 1", "answers"),
-        ("Answering", "answer = {}", "answer"),
     ],
 )
 def test_a_plugin_that_cannot_be_made(tmp_path: Path, name: str, config: str, text: str) -> None:
@@ -305,6 +305,22 @@ def test_a_plugin_that_cannot_be_made(tmp_path: Path, name: str, config: str, te
         await plugin.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["answers = 1", "answer = {}", "answers = {}\nmore = 1"])
+def test_a_configuration_that_the_plugin_does_not_take(tmp_path: Path, text: str) -> None:
+    """It is said with the other settings: before there is a data directory."""
+    with pytest.raises(Failure, match=r"amqtt_config_file .*plugin\.toml is wrong: ") as caught:
+        plugin_of(tmp_path, text=text)
+    assert "\n" not in str(caught.value)
+    data = tmp_path / "data"
+    service = LoginServiceSettings(
+        amqtt_plugin=HERE + "Answering", amqtt_config_file=str(tmp_path / "plugin.toml")
+    )
+    settings = Settings(server=ServerSettings(data_directory=data), login_service=service)
+    with pytest.raises(Failure, match="is wrong: "):
+        open_store(settings)
+    assert not data.exists()
 
 
 def test_files_and_filters_that_cannot_be(tmp_path: Path) -> None:
