@@ -211,8 +211,20 @@ def test_operators(server: Server, service: Service) -> None:
         Reply(b"[" * 60_000),
         Reply(status=302, headers={"Location": "/login?again"}),
         pytest.param(Reply(hangs=True), marks=pytest.mark.slow),
+        Reply(b'{"result": "allow"}', headers={"Content-Encoding": "gzip"}),
+        Reply(b'{"result": "deny", "result": "allow"}'),
     ],
-    ids=["500", "malformed", "permissions", "huge", "nested", "redirect", "hanging"],
+    ids=[
+        "500",
+        "malformed",
+        "permissions",
+        "huge",
+        "nested",
+        "redirect",
+        "hanging",
+        "gzip",
+        "twice",
+    ],
 )
 def test_a_service_that_fails_lets_nobody_in(
     server: Server, service: Service, reply: Reply

@@ -21,6 +21,7 @@ from polymq.admin_access import CALLER
 from polymq.broker.accounts import access_keys, audit, passwords, quotas
 from polymq.broker.accounts.passwords import SALT_BYTES
 from polymq.broker.accounts.permissions import (
+    EXACT,
     Action,
     BadPattern,
     Effect,
@@ -204,6 +205,8 @@ class UserHandlers:
         if name != "anonymous":
             self._users.need(name)
         address = _pattern(query.get("topic"))
+        if address[0] == EXACT:  # a topic with dots as it is
+            address = address[1:]
         rules = self._admission.rules_of(name).for_client(query.get("client_id"))
         reads = action is Action.SUBSCRIBE
         decision = (rules.decide_filter if reads else rules.decide)(action, address)

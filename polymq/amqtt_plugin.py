@@ -5,9 +5,11 @@ Rules:
 
 * A plugin is somebody else's code, and some of them block. It has a thread and a loop of its own,
   so that it holds up nothing but other questions to it.
-* True is `allow`, False is `deny`, None is `ignore`. An exception, another value, and no answer in
-  time decide nothing. A question that has timed out is not taken back: the plugin may still be busy
-  with it, and when too many of these are left, further ones fail at once.
+* True is `allow`, False is `deny`, None is `ignore`. An exception of whatever kind, another value,
+  and no answer in time decide nothing. A question that has timed out is not taken back: the plugin
+  may still be busy with it, and when too many of these are left, further ones fail at once.
+* A plugin that stops its loop, or ends it by SystemExit in a task of its own, gets it back after a
+  pause, which becomes longer if that happens again. If it has closed the loop, it is made anew.
 * An authentication plugin says nothing about permissions. Whoever it lets in has those that the
   settings name.
 """
@@ -18,6 +20,7 @@ import asyncio
 import importlib
 import logging
 import threading
+import time
 import tomllib
 from abc import abstractmethod
 from collections.abc import Callable
@@ -35,6 +38,9 @@ from polymq.login_settings import LoginServiceSettings
 
 START_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 5.0
+PAUSE_SECONDS: Final = 0.1
+"""Before a loop that has ended goes on; twice as long each time, until it has run for a while."""
+PAUSE_SECONDS_MAX: Final = 30.0
 LEFT_MAX_FACTOR: Final = 4
 """Unfinished questions, in questions that may be asked at a time."""
 _LOGGER: Final = "polymq.amqtt"
@@ -65,41 +71,92 @@ class AmqttPlugin(Generic[Q, V]):
         self._settings = settings
         self._config = self._config_of(settings.amqtt_config_file)
         self._class = self._class_of(settings.amqtt_plugin)
+        self._given = self._configured()
         self._session_class: Any = importlib.import_module("amqtt.session").Session
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="polymq-amqtt", daemon=True)
         self._plugin: Any = None
         self._left = 0
+        self._unanswered: dict[object, Callable[[V | str], None]] = {}
+        self._ending = threading.Event()
+        self._is_down = False
         self._tasks: set[asyncio.Task[None]] = set()  # of the plugin's loop
         self.failures = dict.fromkeys(("timeout", "error"), 0)
 
+    def _configured(self) -> Any:
+        """The configuration as the plugin gets it. Raises Failure."""
+        base = importlib.import_module("amqtt.plugins.base").BasePlugin
+        if self._class.Config is base.Config and not self._needs_none:
+            return {self.config_section: self._config}  # of plugins without a Config
+        dacite = importlib.import_module("dacite")
+        strict = dacite.Config(strict=True, cast=[Path])
+        try:
+            return dacite.from_dict(self._class.Config, self._config, config=strict)
+        except Exception as error:  # of a Config, too
+            file, text = self._settings.amqtt_config_file, str(error) or type(error).__name__
+            raise self._wrong(f"amqtt_config_file {file} is wrong: {text}") from error
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        pause = PAUSE_SECONDS
+        while True:
+            began, cause = time.monotonic(), None
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # noqa: BLE001  (it is logged below, and the loop goes on)
+                cause = error
+            self._is_down = True
+            if self._ending.is_set():
+                break
+            if time.monotonic() - began > PAUSE_SECONDS_MAX:
+                pause = PAUSE_SECONDS
+            logging.getLogger(_LOGGER).error(
+                "the plugin has ended its event loop, which goes on in %g seconds",
+                pause,
+                exc_info=cause,
+            )
+            if self._ending.wait(pause):
+                break
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            if not self._loop.is_closed() or self._is_made_anew():
+                self._is_down = False
         self._loop.close()
+
+    def _is_made_anew(self) -> bool:
+        """Make the plugin with a new loop, as its own is closed. Returns whether that is done."""
+        for tell in list(self._unanswered.values()):
+            tell("the plugin has closed its event loop")
+        self._tasks.clear()
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._make(loop))
+        except (Exception, SystemExit, KeyboardInterrupt):
+            logging.getLogger(_LOGGER).exception("the plugin cannot be made anew")
+            loop.close()
+            return False
+        self._loop = loop
+        return True
 
     def start(self) -> None:
         """Make the plugin, in its own thread. Raises Failure: USAGE, it cannot be made."""
         self._loop = asyncio.new_event_loop()
         self._thread.start()
-        made = asyncio.run_coroutine_threadsafe(self._make(), self._loop)
+        made = asyncio.run_coroutine_threadsafe(self._make(self._loop), self._loop)
         try:
             made.result(START_SECONDS_MAX)
         except Exception as error:
             text = f"amqtt_plugin {self._settings.amqtt_plugin} cannot be made: "
             raise self._wrong(text + (str(error) or type(error).__name__)) from error
 
-    async def _make(self) -> None:
-        base = importlib.import_module("amqtt.plugins.base").BasePlugin
+    async def _make(self, loop: asyncio.AbstractEventLoop) -> None:
         context = importlib.import_module("amqtt.contexts").BaseContext()
-        context.loop, context.logger = self._loop, logging.getLogger(_LOGGER)
-        config: Any = {self.config_section: self._config}  # of plugins without a Config
-        if self._class.Config is not base.Config or self._needs_none:
-            dacite = importlib.import_module("dacite")
-            strict = dacite.Config(strict=True, cast=[Path])
-            config = dacite.from_dict(self._class.Config, self._config, config=strict)
-        context.config = config
-        self._plugin = self._class(context)
+        context.loop, context.logger = loop, logging.getLogger(_LOGGER)
+        context.config = self._given
+        try:
+            self._plugin = self._class(context)
+        except (SystemExit, KeyboardInterrupt) as error:  # it would end the loop
+            raise RuntimeError(repr(error)) from error
 
     @property
     def _needs_none(self) -> bool:
@@ -109,7 +166,11 @@ class AmqttPlugin(Generic[Q, V]):
 
     async def stop(self) -> None:
         """Close the plugin, if it lets itself be closed in time."""
+        self._ending.set()
         if not self._thread.is_alive():
+            return
+        if self._is_down:
+            await asyncio.to_thread(self._thread.join, STOP_SECONDS_MAX)
             return
         closing: Future[None] = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
         try:
@@ -117,14 +178,18 @@ class AmqttPlugin(Generic[Q, V]):
                 await asyncio.wrap_future(closing)
         except Exception:
             logging.getLogger(_LOGGER).warning("the plugin was not closed", exc_info=True)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self._is_down:
+            self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join, STOP_SECONDS_MAX)
 
     async def _close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         if self._plugin is not None:
-            await self._plugin.close()
+            try:
+                await self._plugin.close()
+            except (SystemExit, KeyboardInterrupt) as error:  # it would end the loop
+                raise RuntimeError(repr(error)) from error
 
     def ask(self, question: Q, answer: Callable[[V | str], None]) -> None:
         """See `AskedService`."""
@@ -133,8 +198,13 @@ class AmqttPlugin(Generic[Q, V]):
             self.failures["timeout"] += 1
             loop.call_soon(answer, "the plugin has not answered the questions before")
             return
+        if self._is_down:
+            self.failures["error"] += 1
+            loop.call_soon(answer, "the plugin has ended its event loop")
+            return
         self._left += 1
         waiting = [answer]
+        this = object()
 
         def late() -> None:
             self.failures["timeout"] += 1
@@ -144,6 +214,8 @@ class AmqttPlugin(Generic[Q, V]):
         timer = loop.call_later(self._settings.timeout_seconds, late)
 
         def known(found: V | str) -> None:
+            if self._unanswered.pop(this, None) is None:
+                return  # it was told that the loop is closed
             self._left -= 1
             timer.cancel()
             if waiting:
@@ -155,7 +227,11 @@ class AmqttPlugin(Generic[Q, V]):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(known, found)
 
-        self._loop.call_soon_threadsafe(self._begin, question, tell)
+        self._unanswered[this] = tell
+        try:
+            self._loop.call_soon_threadsafe(self._begin, question, tell)
+        except RuntimeError:
+            tell("the plugin has closed its event loop")
 
     # --- in the plugin's thread -----------------------------------------------------------
 
@@ -173,9 +249,14 @@ class AmqttPlugin(Generic[Q, V]):
             else:
                 name = type(result).__name__
                 found = f"the plugin answers {name}, which is none of bool and None"
-        except Exception as error:
+        except asyncio.CancelledError:
+            if self._ending.is_set():
+                raise
+            found = "the plugin failed: it has cancelled the question"
+        except BaseException as error:  # SystemExit would end the loop, and all questions with it
             logging.getLogger(_LOGGER).warning("the plugin failed", exc_info=True)
-            found = f"the plugin failed: {str(error) or type(error).__name__}"
+            text = str(error) if isinstance(error, Exception) else repr(error)
+            found = f"the plugin failed: {text or type(error).__name__}"
         finally:
             tell(found)
 

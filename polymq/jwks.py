@@ -6,7 +6,8 @@ Rules:
   is not in it, but that not more often than every `UNKNOWN_SECONDS`: anybody can write such a
   token.
 * What cannot be fetched or used changes nothing: the last good set goes on. The next attempt comes
-  sooner than the usual one, and each failure is logged and counted.
+  sooner than the usual one, and each failure is logged and counted. Until then it is not known
+  which keys there are.
 * Keys are parsed in a thread: a hundred take tens of milliseconds.
 """
 
@@ -45,6 +46,7 @@ class KeySet:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._fetching = False
+        self._has_failed = False
         self._begun_at = float("-inf")
         self._keys_count = 0
         self._fetched_at = 0.0
@@ -71,11 +73,12 @@ class KeySet:
             await self._caller.close()
 
     def want(self) -> bool:
-        """Somebody names a key that is not there. Returns whether the set is being fetched now."""
+        """Somebody names a key that is not there. Returns whether it may be there in a moment: the
+        set is being fetched now, or the last attempt has failed."""
         if not self._fetching and time.monotonic() - self._begun_at >= UNKNOWN_SECONDS:
             self._fetching = True
             self._wake.set()
-        return self._fetching
+        return self._fetching or self._has_failed
 
     async def _run(self) -> None:
         failures = 0
@@ -100,6 +103,7 @@ class KeySet:
             count = await asyncio.to_thread(self._take, body)
         except (CallFailed, ValueError) as error:
             self._results["failed"] += 1
+            self._has_failed = True
             logger("polymq").warning(
                 "the keys of tokens were not fetched",
                 url=self._settings.jwks_url,
@@ -108,6 +112,7 @@ class KeySet:
             )
             return False
         self._results["fetched"] += 1
+        self._has_failed = False
         self._fetched_at = time.time()
         if count != self._keys_count:
             logger("polymq").info("the keys of tokens were fetched", keys=count)

@@ -2,7 +2,9 @@
 
 Rules, beside those of `mosquitto_settings.py`:
 
-* A bridge that would be less safe is left out: without its TLS, or without its address.
+* A bridge that would be less safe is left out: without its TLS.
+* A bridge that mosquitto does not take, without an address, without a topic or with the name of
+  another one, is wrong.
 * Where mosquitto has another default, the setting is written: QoS 0, port 1883, notifications.
 """
 
@@ -140,6 +142,7 @@ class _Bridge:
         line = self._single.get("address")
         parts = [] if line is None else line.rest.split()
         if line is None or not parts:
+            self._wrong(line or self._line, "the bridge has no address")
             raise NotConverted(line or self._line, "it has no address")
         try:
             first, *others = [parse_remote(part, DEFAULT_PORT) for part in parts]
@@ -161,6 +164,7 @@ class _Bridge:
             except BadValue as error:
                 self._wrong(line, str(error))
         if not self._topics:
+            self._wrong(self._line, "the bridge has no topic")
             raise NotConverted(self._line, "it has no topic")
         where = ", ".join(line.where for line in self._topics)
         return Setting([topic.model_dump() for topic in topics], where)

@@ -261,6 +261,9 @@ class _Reader:
         if not line.rest.strip(_BLANKS):
             raise BadValue("there is no name")
         bridge = Bridge(line)
+        for other in self._conf.bridges:
+            if other.line.rest.strip(_BLANKS) == line.rest.strip(_BLANKS):
+                self._remark(Kind.WRONG, line, f"{other.line.where} has this name, too")
         self._conf.bridges.append(bridge)
         return bridge
 

@@ -7,8 +7,8 @@ listed with the reason. Rules:
   `pattern` belongs to everybody, which is a role here.
 * `write` is the right to publish and to create the topic by it, `read` the right to subscribe,
   `deny` denies both.
-* A pattern without a slash is a topic of one level: `+` is written as `*` there, and what has a dot
-  would become two levels, so it is refused.
+* A rule is about the levels of the line and nothing else: a topic with a dot in its first level is
+  none of two levels (`exact_text`).
 * Names stand for themselves in a line of `topic`, and `{user}` and `*` in any line: such lines
   cannot be written as rules.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from polymq.broker.accounts import passwords
-from polymq.broker.accounts.permissions import BadPattern, parse_pattern
+from polymq.broker.accounts.permissions import BadPattern, exact_text, parse_pattern
 from polymq.broker.accounts.user import USER_NAME
 
 ANONYMOUS_SUBJECT: Final = "role:anonymous"
@@ -49,7 +49,11 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRule:
-    """A line that can be imported as rules, one for each action."""
+    """A line that can be imported as rules, one for each action.
+
+    Attributes:
+        topic: as a pattern of rules.
+    """
 
     line: int
     effect: str
@@ -128,8 +132,7 @@ def _rule(number: int, subject: str, rest: str, *, is_pattern: bool) -> Imported
     levels = topic.split("/")
     why = _why_not(topic, levels, is_pattern=is_pattern)
     if why is None:
-        if len(levels) == 1 and topic == "+":
-            topic = "*"
+        topic = exact_text(topic)
         try:
             parse_pattern(topic)
         except BadPattern as error:
@@ -146,8 +149,6 @@ def _why_not(topic: str, levels: list[str], *, is_pattern: bool) -> str | None:
         return "there is no topic"
     if topic.startswith("$"):
         return f"there are no topics {levels[0]}/... of the server that clients could be allowed"
-    if "." in levels[0]:
-        return f"{levels[0]!r} has a dot: a rule would also be about {levels[0].replace('.', '/')}"
     if any("*" in level for level in levels):
         return "* stands for one level in rules, and cannot be a character of a topic there"
     for level in levels:

@@ -159,6 +159,9 @@ class _Maker:
         for name in ("psk_hint", "tls_keyform"):
             if name in single and single[name].value != "pem":
                 raise NotConverted(single[name].line, OPTIONS[name].text)
+        if self._given.is_true("proxy_protocol_v2_require_tls"):
+            given = single["proxy_protocol_v2_require_tls"]
+            raise NotConverted(given.line, OPTIONS[given.line.name].text)
         for one, other in (("certfile", "keyfile"), ("keyfile", "certfile")):
             if one in single and other not in single:
                 raise NotConverted(single[one].line, f"{other} is missing, too: TLS needs both")

@@ -115,7 +115,8 @@ _GENERAL: Final = (
     _missing(
         "clientid_prefixes",
         _TEXT,
-        "a client id is not restricted; give users permissions with {client_id} or {user} in them",
+        "client ids are not restricted by a prefix, so no listener is converted. Without this line "
+        "they are: then give users permissions with {client_id} or {user} in them",
     ),
     _needless(
         "connection_messages",
@@ -197,7 +198,8 @@ _GENERAL: Final = (
         "per_listener_settings",
         _BOOL,
         "(read)",
-        "users and rules are for all listeners; allow_anonymous is for each",
+        "users and rules are for all listeners, so a listener that those of another one would open "
+        "is not converted; allow_anonymous is for each",
     ),
     _needless("persistence", _BOOL, _STORED),
     _needless("retained_persistence", _BOOL, _STORED),

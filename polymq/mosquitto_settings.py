@@ -6,8 +6,9 @@
 Rules:
 
 * Every line is accounted for: it is the source of a setting, or there is a remark about it.
-* What was closed is not opened. A listener whose certificates, pre-shared keys or mount point
-  cannot be converted is left out. With a wrong line, there are no settings at all.
+* What was closed is not opened. A listener whose certificates, pre-shared keys, prefixes of client
+  ids or mount point cannot be converted is left out, and one that users or rules of another one
+  would open (`mosquitto_separate.py`). With a wrong line, there are no settings at all.
 * What is written loads with the model of the settings.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,6 +44,7 @@ from polymq.mosquitto_listeners import (
     unknown_values,
 )
 from polymq.mosquitto_options import OPTIONS, Fate
+from polymq.mosquitto_separate import PLUGINS, Access, refuse_mixed
 from polymq.settings import SECTIONS, is_loopback
 
 INFLIGHT_MAX: Final = 16_384
@@ -52,7 +54,6 @@ OUR_PORTS: Final = ("amqp", "http", "rocketmq", "names", "admin")
 """Sections with ports that are open by default."""
 EVERYBODY: Final = "role:mosquitto"
 """The role that `polymq user import mosquitto-passwords` gives every user."""
-_PLUGINS: Final = ("auth_plugin", "plugin", "global_plugin", "plugin_load", "plugin_use")
 _LEVELS: Final = {
     "all": "debug", "debug": "debug", "internal": "debug", "information": "info", "notice": "info",
     "subscribe": "info", "unsubscribe": "info", "websockets": "info", "warning": "warning",
@@ -147,6 +148,8 @@ class _Converter:
 
     def _listeners(self) -> None:
         names: Counter[str] = Counter()
+        prefixes = self._conf.general.single.get("clientid_prefixes")
+        found: list[tuple[ListenerSection, ConvertedTable, Report]] = []
         for given in self._conf.listeners:
             name = f"port-{given.port}" if given.port else "unix"
             names[name] += 1
@@ -154,10 +157,20 @@ class _Converter:
                 name += f"-{names[name]}"
             report = Report()
             try:
+                if prefixes is not None:
+                    raise NotConverted(prefixes.line, OPTIONS["clientid_prefixes"].text)
                 made = convert_listener(self._conf, given, name, report)
-                self._check_address(given, made)
+                self._check_address(given, made, [other for _, other, _ in found])
             except NotConverted as error:
                 self._dropped(given, error)
+                continue
+            found.append((given, made, report))
+        refused = {}
+        if self._conf.per_listener:
+            refused = refuse_mixed([Access(given, made) for given, made, _ in found])
+        for index, (given, made, report) in enumerate(found):
+            if index in refused:
+                self._dropped(given, refused[index])
                 continue
             self._report.remarks += report.remarks
             self._report.used |= report.used
@@ -182,11 +195,13 @@ class _Converter:
             self._report.used |= report.used
             self._result.bridges.append(made)
 
-    def _check_address(self, given: ListenerSection, made: ConvertedTable) -> None:
+    def _check_address(
+        self, given: ListenerSection, made: ConvertedTable, others: Sequence[ConvertedTable]
+    ) -> None:
         """Whether no listener before has the same port or path. Raises NotConverted."""
         keys = ("host", "port", "path")
         own = [made.settings[key].value for key in keys if key in made.settings]
-        for other in self._result.listeners:
+        for other in others:
             if own == [other.settings[key].value for key in keys if key in other.settings]:
                 raise NotConverted(given.line, f"{other.why} has the same address")
 
@@ -240,7 +255,10 @@ class _Converter:
         self._sizes()
         self._directory()
         self._log()
+        said = {remark.line for remark in self._report.remarks}
         for given in general.all():
+            if given.line.name == "clientid_prefixes" and given.line in said:
+                continue
             if OPTIONS.get(given.line.name) is None:
                 self._report.generic(given)  # of a plugin
             elif OPTIONS[given.line.name].fate is not Fate.CONVERTED and (
@@ -312,12 +330,10 @@ class _Converter:
         yield from self._conf.listeners
 
     def _given(self, *names: str) -> list[Given]:
-        """The values of these options, wherever they stand."""
+        """The values of these options, of the server and of listeners that are converted."""
+        sections = [self._conf.general, *(given for given, _ in self._opened)]
         return [
-            given
-            for section in self._sections()
-            for given in section.all()
-            if given.line.name in names
+            given for section in sections for given in section.all() if given.line.name in names
         ]
 
     def _unaccounted(self) -> None:
@@ -332,18 +348,21 @@ class _Converter:
         """Whether there are to be users, and what to do for it."""
         passwords, rules = self._given("password_file"), self._given("acl_file")
         by_certificate = any("user_from_certificate" in made.settings for _, made in self._opened)
-        plugins = self._given(*_PLUGINS)
-        anonymous = [each for each in self._opened if each[1].settings["allow_anonymous"].value]
+        plugins = self._given(*PLUGINS)
+        anonymous = [
+            made
+            for _, made in self._opened
+            if made.settings["allow_anonymous"].value
+            and "user_from_certificate" not in made.settings
+        ]
         for given in self._given("allow_anonymous"):
             self._report.used.add(given.line)
         self._report.used.update(given.line for given in (*passwords, *rules))
         if not (passwords or rules or by_certificate or plugins):
-            self._without_users([made for _, made in anonymous])
+            self._without_users(anonymous)
             return
         step = self._result.steps.append
-        for given in passwords:
-            path = shlex.quote(str(given.value))
-            step((f"polymq user import mosquitto-passwords {path}", given.line.where))
+        self._imports("polymq user import mosquitto-passwords", passwords)
         if by_certificate:
             step((
                 "polymq user add NAME --role mosquitto",
@@ -351,9 +370,7 @@ class _Converter:
             ))  # fmt: skip
         if not passwords and not by_certificate:
             step(("polymq user add NAME --role admin", "rules count once there is a user"))
-        for given in rules:
-            path = shlex.quote(str(given.value))
-            step((f"polymq permission import mosquitto-acl {path}", given.line.where))
+        self._imports("polymq permission import mosquitto-acl", rules)
         if not rules and not plugins:
             allow = "publish,create,subscribe '#'"
             step((f"polymq permission allow {EVERYBODY} {allow}", "there is no acl_file"))
@@ -365,6 +382,14 @@ class _Converter:
         if self._conf.per_listener and len(self._opened) > 1:
             for given in (*passwords, *rules):
                 self._report.missing(given.line, "it is for all listeners here, not for one")
+
+    def _imports(self, command: str, files: Sequence[Given]) -> None:
+        """A step for each file."""
+        lines: dict[str, list[str]] = {}
+        for given in files:
+            lines.setdefault(shlex.quote(str(given.value)), []).append(given.line.where)
+        for path, where in lines.items():
+            self._result.steps.append((f"{command} {path}", ", ".join(where)))
 
     def _without_users(self, open_to_all: list[ConvertedTable]) -> None:
         """There are no users: say that everybody may do everything, if it was so."""

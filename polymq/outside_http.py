@@ -5,7 +5,7 @@ Rules:
 * Certificates are checked.
 * A call has a time for the whole of it and a size for its answer. What is larger is not read.
 * Redirects are not followed: the operator has named the URL, and nobody else may name another. An
-  answer that is compressed is not decompressed.
+  answer that says it is compressed does not count.
 * A call whose connection is closed without an answer is made once more: what is asked changes
   nothing.
 * The environment's proxies and credentials are not used.
@@ -127,6 +127,10 @@ class Caller:
                 if 300 <= response.status < 400:
                     text += ", and redirects are not followed"
                 raise CallFailed("status", text)
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if encoding.lower() != "identity":
+                text = f"its answer is encoded as {encoding[:20]!r}, which was not asked for"
+                raise CallFailed("malformed", text)
             return await self._read(response)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:

@@ -89,7 +89,7 @@ class Tokens:
         jwt: the module of PyJWT.
 
     Attributes:
-        want_keys: a token names a key that is not there. Returns whether keys are being fetched.
+        want_keys: a token names a key that is not there. Returns whether it may be there soon.
     """
 
     def __init__(self, jwt: Any, settings: JwtSettings, keys: Keys) -> None:
@@ -121,7 +121,7 @@ class Tokens:
         except _UnknownKey:
             if self.want_keys():
                 raise KeysMissing(
-                    "the token's key is being fetched: try again in a moment"
+                    "the token's key has not been fetched yet: try again in a moment"
                 ) from None
         except (BadToken, self._jwt.PyJWTError, ValueError, TypeError, RecursionError):
             return  # `check` says what is wrong

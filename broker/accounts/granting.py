@@ -29,6 +29,7 @@ from polymq.broker.accounts.permissions import (
     BadPattern,
     Effect,
     Rule,
+    exact_text,
     parse_pattern,
 )
 from polymq.broker.accounts.user import USER_NAME
@@ -155,16 +156,9 @@ def _filter(text: Any) -> Address:
     if not isinstance(text, str) or not text:
         raise BadPermissions("a topic filter is a text that is not empty")
     levels = [_level(level, text) for level in text.split("/")]
-    if text.startswith("$"):
+    if levels[0].startswith("$"):
         raise BadPermissions(f"there are no topics like {_shown(text)} that could be allowed")
-    if "." in levels[0]:
-        raise BadPermissions(
-            f"{_shown(text)} has a dot in its first level: it would also be about "
-            f"{_shown(levels[0].replace('.', '/'))}"
-        )
-    if len(levels) == 1:  # without a slash it would be read as a pattern with dots
-        return _pattern("*" if levels[0] == "+" else levels[0])
-    return _pattern("/".join(levels))
+    return _pattern(exact_text("/".join(levels)))
 
 
 def _level(level: str, text: str) -> str:

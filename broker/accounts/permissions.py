@@ -13,14 +13,15 @@ Rules of this file:
   needs no look at its messages.
 * A topic whose name has dots reads like a topic and a tag. It is taken both ways: either way is
   enough to match a rule. So `deny bob publish orders.secret` holds for the exchange
-  `orders.secret` and for the key `secret` of the exchange `orders`.
+  `orders.secret` and for the key `secret` of the exchange `orders`. A rule whose pattern begins
+  with EXACT takes a topic as it is, dots included: it means what a topic filter of MQTT means.
 * A consumer group of RocketMQ's is its retry topic, `%RETRY%billing`: who may subscribe to all of
   that may be a member. Such a topic, and one of dead letters, also reads as two levels (`%RETRY%`
   and the group), so that a pattern can say all groups, or the one that is called as its user.
 * Names are put in as whole levels and compared, never spliced into an expression: a client that
   calls itself `#` gains nothing. A name that is no level of its own (it is empty, or holds a dot, a
   slash or a wildcard) makes a rule that allows match nothing, and one that denies match every
-  level.
+  level. So does a name that begins with `$` in the first level, where the server's topics are.
 * Topics of the broker itself are closed to everybody.
 
 Theory of the two questions about filters, both over patterns of literals, ONE_LEVEL and REST:
@@ -46,6 +47,10 @@ USER: Final = "\x00user"
 """In a pattern: the name of the user who asks."""
 CLIENT_ID: Final = "\x00client"
 """In a pattern: the MQTT client id of the connection that asks."""
+EXACT: Final = "\x00exact"
+"""Before the levels of a pattern: the topic is not read in other ways."""
+EXACT_PREFIX: Final = "{exact}/"
+"""The same as text. No level can have braces."""
 
 ADMIN_ROLE: Final = "admin"
 """The one role that has a rule of its own: it may do everything, everywhere."""
@@ -131,19 +136,36 @@ def parse_pattern(text: str) -> Address:
 
     A text with a slash is in MQTT's notation: there `.` is an ordinary character and `+` is one
     level. A topic that has dots in its name is written as its levels. `%u` and `%c` stand for names
-    only where they are a whole level: `%RETRY%consumers` is a topic like others.
+    only where they are a whole level: `%RETRY%consumers` is a topic like others. Behind `{exact}/`
+    the text is in MQTT's notation, and a dot in the first level is an ordinary character, too.
 
     Raises:
         BadPattern: with a sentence for the user.
     """
+    if text.startswith(EXACT_PREFIX):
+        return (EXACT, *_parsed(text.removeprefix(EXACT_PREFIX), exact=True))
+    return _parsed(text, exact=False)
+
+
+def exact_text(topic_filter: str) -> str:
+    """The text of the pattern that matches what a topic filter of MQTT matches, and nothing else.
+    It is no pattern if the filter is none."""
+    if topic_filter == "+":
+        return "*"
+    if "/" in topic_filter or "." in topic_filter:
+        return EXACT_PREFIX + topic_filter
+    return topic_filter  # of one level, or `#`: no topic with dots is matched by it alone
+
+
+def _parsed(text: str, *, exact: bool) -> Address:
     if not text:
         raise BadPattern("a pattern must not be empty: write # for every address")
     if len(text.encode("utf-8", "surrogatepass")) > PATTERN_BYTES_MAX:
         raise BadPattern(f"a pattern has at most {PATTERN_BYTES_MAX} bytes")
     if any(ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000 for letter in text):
         raise BadPattern("a pattern must not contain control characters")
-    if "/" in text:
-        parts, one = _mqtt_parts(text), "+"
+    if "/" in text or exact:
+        parts, one = _mqtt_parts(text, exact=exact), "+"
     else:
         parts, one = text.split("."), "*"
     if len(parts) > LEVELS_MAX:
@@ -153,10 +175,11 @@ def parse_pattern(text: str) -> Address:
     )
 
 
-def _mqtt_parts(text: str) -> list[str]:
+def _mqtt_parts(text: str, *, exact: bool) -> list[str]:
     levels = text.split("/")
     # As in tags: within a level a dot takes the place of the slash. The topic reads as its levels.
-    return [*levels[0].split("."), *(level.replace(".", "/") for level in levels[1:])]
+    topic = levels[:1] if exact else levels[0].split(".")
+    return [*topic, *(level.replace(".", "/") for level in levels[1:])]
 
 
 def _level(part: str, one: str, *, last: bool, text: str) -> str:
@@ -181,6 +204,11 @@ def _level(part: str, one: str, *, last: bool, text: str) -> str:
 
 def format_pattern(pattern: Address) -> str:
     """The text of a pattern: in dots, or in MQTT's notation where a level has a slash."""
+    if pattern[:1] == (EXACT,):
+        topic, *others = pattern[1:]
+        wildcards = {ONE_LEVEL: "+", REST: "#", **_NAMED}
+        levels = [topic, *(level.replace("/", ".") for level in others)]
+        return EXACT_PREFIX + "/".join(wildcards.get(level, level) for level in levels)
     if any("/" in level for level in pattern):
         wildcards = {ONE_LEVEL: "+", REST: "#", **_NAMED}
         return "/".join(wildcards.get(level, level.replace("/", ".")) for level in pattern)
@@ -309,6 +337,11 @@ _CLOSED: Final = Decision(False, None)
 _OPEN: Final = Decision(False, None, is_open=True)
 
 
+_Resolved = tuple[Address, int | None, Rule]
+"""A pattern with names put in, how many of the `views` it is compared with (None: all), and where
+it comes from."""
+
+
 class RuleSet:
     """The rules of one principal, with its names put in.
 
@@ -326,15 +359,18 @@ class RuleSet:
         self._user = user
         self.names_clients = any(CLIENT_ID in rule.pattern for rule in rules)
         """Whether `{client_id}` occurs: then every connection needs a set of its own."""
-        self._allows: dict[Action, list[tuple[Address, Rule]]] = {}
-        self._denies: dict[Action, list[tuple[Address, Rule]]] = {}
+        self._allows: dict[Action, list[_Resolved]] = {}
+        self._denies: dict[Action, list[_Resolved]] = {}
         names = {USER: user, CLIENT_ID: client_id}
         for rule in rules:
             allow = rule.effect is Effect.ALLOW
-            pattern = _resolved(rule.pattern, names, None if allow else ONE_LEVEL)
+            exact = rule.pattern[:1] == (EXACT,)
+            levels = rule.pattern[1:] if exact else rule.pattern
+            pattern = _resolved(levels, names, None if allow else ONE_LEVEL)
             if pattern is not None:
                 by_action = self._allows if allow else self._denies
-                by_action.setdefault(rule.action, []).append((pattern, rule))
+                ways = 1 if exact else None
+                by_action.setdefault(rule.action, []).append((pattern, ways, rule))
 
     def for_client(self, client_id: str | None) -> RuleSet:
         """The same rules for one client of the same user."""
@@ -352,11 +388,11 @@ class RuleSet:
         if is_closed(address[0], action):
             return _CLOSED
         seen = tuple(views(address))
-        for pattern, rule in self._denies.get(action, ()):
-            if any(matches(pattern, view) for view in seen):
+        for pattern, ways, rule in self._denies.get(action, ()):
+            if any(matches(pattern, view) for view in seen[:ways]):
                 return Decision(False, rule)
-        for pattern, rule in self._allows.get(action, ()):
-            if any(matches(pattern, view) for view in seen):
+        for pattern, ways, rule in self._allows.get(action, ()):
+            if any(matches(pattern, view) for view in seen[:ways]):
                 return Decision(True, rule)
         return _OPEN
 
@@ -367,11 +403,11 @@ class RuleSet:
         seen = tuple(views(wanted))
         # A wildcard in the place of the topic also stands for topics with dots in their names.
         reach = [(ONE_LEVEL, REST, *wanted[1:])] if wanted[0] == ONE_LEVEL else []
-        for pattern, rule in self._denies.get(action, ()):
-            if any(overlaps(pattern, view) for view in (*seen, *reach)):
+        for pattern, ways, rule in self._denies.get(action, ()):
+            if any(overlaps(pattern, view) for view in (*seen, *reach)[:ways]):
                 return Decision(False, rule)
-        for pattern, rule in self._allows.get(action, ()):
-            if any(covers(pattern, view) for view in seen):
+        for pattern, ways, rule in self._allows.get(action, ()):
+            if any(covers(pattern, view) for view in seen[:ways]):
                 return Decision(True, rule)
         return _OPEN
 
@@ -389,11 +425,11 @@ class RuleSet:
         if is_closed(wanted[0], action):
             return _CLOSED
         seen = tuple(views(wanted))
-        for pattern, rule in self._denies.get(action, ()):
-            if any(covers(pattern, one) for one in seen):
+        for pattern, ways, rule in self._denies.get(action, ()):
+            if any(covers(pattern, one) for one in seen[:ways]):
                 return Decision(False, rule)
-        for pattern, rule in self._allows.get(action, ()):
-            if any(overlaps(pattern, one) for one in seen):
+        for pattern, ways, rule in self._allows.get(action, ()):
+            if any(overlaps(pattern, one) for one in seen[:ways]):
                 return Decision(True, rule)
         return _OPEN
 
@@ -408,6 +444,8 @@ def _resolved(
         if level in names:
             name = names[level]
             put = name if is_level(name) else unnamed
+            if put and not address and put.startswith("$"):  # no client calls itself $SYS
+                put = unnamed
             if put is None:
                 return None
             address.append(put)

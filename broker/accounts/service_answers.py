@@ -38,9 +38,11 @@ def parse_result(content: bytes, fields: Collection[str]) -> tuple[Result, dict[
         BadAnswer: it is none.
     """
     try:
-        value = json.loads(content)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_object)
+    except BadAnswer:
+        raise
     except (ValueError, RecursionError) as error:
-        raise BadAnswer("it is not JSON") from error
+        raise BadAnswer("it is not JSON in UTF-8") from error
     if not isinstance(value, dict):
         raise BadAnswer("it is no object")
     unknown = value.keys() - {"result", *fields}
@@ -51,6 +53,16 @@ def parse_result(content: bytes, fields: Collection[str]) -> tuple[Result, dict[
     except ValueError:
         text = shown(value.get("result"))
         raise BadAnswer(f"result is one of allow, deny and ignore, and not {text}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises BadAnswer: which of two fields of a name counts is anybody's guess."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise BadAnswer(f"it has a field {shown(name)} twice")
+        found[name] = value
+    return found
 
 
 def shown(value: Any) -> str:

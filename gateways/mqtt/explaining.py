@@ -48,7 +48,8 @@ TEXTS: Final[Mapping[ReasonCode, str]] = {
     "use SCRAM-SHA-256, or user name and password",
     ReasonCode.KEEP_ALIVE_TIMEOUT: "nothing was received for one and a half times the keep alive: "
     "send PINGREQ in time",
-    ReasonCode.MAXIMUM_CONNECT_TIME: "the login has expired: connect again with a new token",
+    ReasonCode.MAXIMUM_CONNECT_TIME: "the login has expired: log in again, with a new token "
+    "if it was by one",
     ReasonCode.SESSION_TAKEN_OVER: "another connection uses the same client identifier",
     ReasonCode.QUOTA_EXCEEDED: "a limit or quota is reached: use less, or ask the operator to "
     "raise it",

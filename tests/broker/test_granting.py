@@ -32,17 +32,31 @@ def test_a_list_as_the_commands_have_it() -> None:
 
 
 def test_topic_filters_as_emqx_has_them() -> None:
-    assert texts({"pub": ["a/${username}"], "sub": ["b/%c/#", "+", "#"], "all": ["c/d.e"]}) == [
-        "allow ann publish a.{user}",
-        "allow ann create a.{user}",
-        "allow ann subscribe b.{client_id}.#",
+    """Each is about what it says: `a/b` is no rule about the topic `a.b`, nor the other way."""
+    assert texts({"pub": ["a/${username}"], "sub": ["b/%c/#", "+", "#"], "all": ["c.d/e"]}) == [
+        "allow ann publish {exact}/a/{user}",
+        "allow ann create {exact}/a/{user}",
+        "allow ann subscribe {exact}/b/{client_id}/#",
         "allow ann subscribe *",
         "allow ann subscribe #",
-        "allow ann publish c/d.e",
-        "allow ann create c/d.e",
-        "allow ann subscribe c/d.e",
+        "allow ann publish {exact}/c.d/e",
+        "allow ann create {exact}/c.d/e",
+        "allow ann subscribe {exact}/c.d/e",
     ]
     assert texts({}) == texts([]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("${username}/#", "{exact}/{user}/#"),
+        ("${username}", "{user}"),
+        ("${clientid}/in", "{exact}/{client_id}/in"),
+        ("%c/${username}", "{exact}/{client_id}/{user}"),
+    ],
+)
+def test_a_name_may_be_the_first_level(text: str, pattern: str) -> None:
+    assert texts({"sub": [text]}) == [f"allow ann subscribe {pattern}"]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +77,9 @@ def test_topic_filters_as_emqx_has_them() -> None:
         ({"pub": [""]}, "not empty"),
         ({"pub": ["a/#/b"]}, "the last level"),
         ({"pub": ["a/b${username}"]}, "a whole level"),
-        ({"pub": ["a.b/c"]}, "'a/b'"),  # it would also be about a/b/c
-        ({"sub": ["a.b"]}, "'a/b'"),
         ({"sub": ["$SYS/#"]}, "no topics like"),
+        ({"sub": ["${user}/#"]}, "cannot be characters"),
+        ({"sub": ["$x"]}, "no topics like"),
         ({"sub": ["a/*"]}, "cannot be characters"),
         ({"sub": ["{user}/b"]}, "cannot be characters"),
         ({"sub": ["a/\ud800"]}, "control characters"),

@@ -75,6 +75,25 @@ def test_what_is_no_answer_decides_nothing(value: Any) -> None:
         parse_answer(json.dumps(value).encode(), "ann")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"result": "deny", "result": "allow"}',
+        b'{"result": "allow", "result": "allow"}',
+        b'{"result": "allow", "permissions": {"pub": ["a"], "pub": ["#"]}}',
+        b'{"result": "allow", "superuser": false, "superuser": true}',
+        '{"result": "allow"}'.encode("utf-16"),
+        '{"result": "allow"}'.encode("utf-16-le"),
+        '{"result": "allow"}'.encode("utf-32-be"),
+        b'\xef\xbb\xbf{"result": "allow"}',
+        b'{"result": "allow", "permissions": {"pub": ["\xff"]}}',
+    ],
+)
+def test_an_answer_that_could_be_read_in_two_ways_decides_nothing(content: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        parse_answer(content, "ann")
+
+
 @pytest.mark.parametrize("content", [b"", b"allow", b"\xff", b"[" * 50_000, b'{"result":"allow"'])
 def test_what_is_no_json_decides_nothing(content: bytes) -> None:
     with pytest.raises(BadAnswer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from polymq.broker.port import (
     Session,
     SubscriptionOptions,
     Template,
+    Will,
     shared_address,
     ttl_property,
 )
@@ -412,6 +414,15 @@ class _Guard:
 
     def may_read(self, address: Address) -> bool:
         return self.reads
+
+    def find_rights(self, session: MqttSession, found: Callable[[], None]) -> None:
+        found()
+
+    def testator(self, will: Will) -> str:
+        raise AssertionError
+
+    def left(self) -> None:
+        """Nobody is asked."""
 
     def check_subscribe(self, session: MqttSession, address: Address) -> None:
         raise AssertionError

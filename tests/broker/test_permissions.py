@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from polymq.broker.accounts.permissions import (
     ADMIN_RULES,
     CLIENT_ID,
+    EXACT,
     USER,
     Action,
     BadPattern,
@@ -20,6 +21,7 @@ from polymq.broker.accounts.permissions import (
     Rule,
     RuleSet,
     covers,
+    exact_text,
     format_pattern,
     group_address,
     is_level,
@@ -85,6 +87,7 @@ def test_what_may_be_subscribed_to_may_be_read_message_by_message() -> None:
     would be granted alone."""
     random = Random(20)
     addresses = [topic_address for topic_address in ADDRESSES if len(topic_address) < 4]
+    addresses += [("a.b", *others) for others in ((), ("a",), ("b", "c"))]
     granted = 0
     for _ in range(2_000):
         rules = [
@@ -92,7 +95,7 @@ def test_what_may_be_subscribed_to_may_be_read_message_by_message() -> None:
                 subject="u",
                 effect=random.choice((Effect.ALLOW, Effect.ALLOW, Effect.DENY)),
                 action=Action.SUBSCRIBE,
-                pattern=random.choice(PATTERNS),
+                pattern=(*random.choice(((), (EXACT,))), *random.choice(PATTERNS)),
             )
             for _ in range(random.randint(1, 5))
         ]
@@ -217,6 +220,60 @@ def test_a_topic_with_dots_is_read_both_ways() -> None:
         rule("orders.eu.x", action=Action.SUBSCRIBE, effect=Effect.DENY),
     )
     assert not allowed(*reads, action=Action.SUBSCRIBE, address=(ONE_LEVEL, "x"))
+
+
+@pytest.mark.parametrize("action", [Action.PUBLISH, Action.SUBSCRIBE])
+@pytest.mark.parametrize(
+    ("pattern", "there", "elsewhere"),
+    [
+        ("{exact}/a/b/c", ("a", "b", "c"), ("a.b", "c")),
+        ("{exact}/a.b/c", ("a.b", "c"), ("a", "b", "c")),
+        ("{exact}/a.b", ("a.b",), ("a", "b")),
+        ("{exact}/a/#", ("a", "b"), ("a.b",)),
+        ("{exact}/+/c", ("a.b", "c"), ("a.c",)),
+        ("{exact}/%u/+", ("ann", "c"), ("ann.c",)),
+        ("{exact}/%RETRY%/+", ("%RETRY%", "g"), ("%RETRY%g",)),
+    ],
+)
+def test_an_exact_rule_takes_a_topic_as_it_is(
+    action: Action, pattern: str, there: Address, elsewhere: Address
+) -> None:
+    """Whether it allows or denies: what a topic filter of MQTT means."""
+    allows = rule(pattern, action=action)
+    denies = (rule("#", action=action), rule(pattern, action=action, effect=Effect.DENY))
+    if action is Action.SUBSCRIBE or not there[0].startswith("%"):
+        assert allowed(allows, action=action, address=there, user="ann")
+    assert not allowed(*denies, action=action, address=there, user="ann")
+    assert not allowed(allows, action=action, address=elsewhere, user="ann")
+    if action is Action.SUBSCRIBE or not elsewhere[0].startswith("%"):
+        assert allowed(*denies, action=action, address=elsewhere, user="ann")
+    asked = RuleSet([allows], user="ann")
+    assert not asked.decide_some(action, elsewhere).allowed
+
+
+def test_an_exact_rule_is_written_as_it_is_read() -> None:
+    for text in ("{exact}/a/b.c/+", "{exact}/a.b/#", "{exact}/{user}/x", "{exact}//a", "{exact}/+"):
+        assert format_pattern(parse_pattern(text)) == text
+    for text in ("{exact}", "{exact}/", "{exact}/#/a", "{exact}/a/{exact}/b", "{exact}/*/a"):
+        with pytest.raises(BadPattern):
+            parse_pattern(text)
+
+
+def test_the_exact_text_of_a_filter() -> None:
+    texts = {"+": "*", "#": "#", "a": "a", "{user}": "{user}", "a.b": "{exact}/a.b"}
+    texts |= {text: "{exact}/" + text for text in ("a/b", "/a", "+/#", "%u/x")}
+    assert {text: exact_text(text) for text in texts} == texts
+
+
+def test_no_client_calls_itself_a_topic_of_the_server() -> None:
+    for text in ("{client_id}.#", "{exact}/{client_id}/#"):
+        reads = rule(text, action=Action.SUBSCRIBE)
+        wanted = ("$SYS", "broker", REST)
+        assert not allowed(reads, action=Action.SUBSCRIBE, address=wanted, client_id="$SYS")
+        own = ("a", "b")
+        assert allowed(reads, action=Action.SUBSCRIBE, address=own, client_id="a")
+    below = rule("a.{client_id}.#", action=Action.SUBSCRIBE)
+    assert allowed(below, action=Action.SUBSCRIBE, address=("a", "$x", REST), client_id="$x")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ that fails, blocks or is none lets nobody in."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -13,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from polymq.amqtt_plugin import LEFT_MAX_FACTOR, AmqttLoginPlugin
+from polymq.amqtt_plugin import LEFT_MAX_FACTOR, PAUSE_SECONDS, AmqttLoginPlugin
 from polymq.broker.accounts.login_answers import Question, Verdict
 from polymq.broker.accounts.service_answers import Result
 from polymq.broker.port import Origin
+from polymq.compose import open_store
 from polymq.errors import Failure
 from polymq.login_settings import LoginServiceSettings
+from polymq.settings import ServerSettings, Settings
 
 Base: Any = pytest.importorskip(
     "amqtt.plugins.base", reason="polymq[amqtt] is not installed"
@@ -26,6 +29,21 @@ Base: Any = pytest.importorskip(
 
 HERE = f"{__name__}."
 blocked = threading.Event()
+
+
+ENDS = {
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
+    "generator": GeneratorExit(),
+    "cancel": asyncio.CancelledError(),
+    "base": BaseException("of its own"),
+}
+
+
+def close_when_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    while loop.is_running():
+        pass
+    loop.close()
 
 
 class Answering(Base):  # type: ignore[misc]  # amqtt has no types
@@ -45,6 +63,20 @@ class Answering(Base):  # type: ignore[misc]  # amqtt has no types
             return blocked.wait()
         if answer == "hang":
             await asyncio.Event().wait()
+        if answer in ENDS:
+            raise ENDS[answer]
+        if answer == "exit in a task":
+            asyncio.get_running_loop().call_soon(sys.exit, 4)
+            return True
+        if answer == "stop":
+            asyncio.get_running_loop().stop()
+            return True
+        if answer == "close":
+            loop = asyncio.get_running_loop()
+            loop.stop()
+            closing = threading.Thread(target=close_when_stopped, args=(loop,))
+            closing.start()
+            await asyncio.Event().wait()
         return answer
 
 
@@ -58,6 +90,11 @@ class Old(Base):  # type: ignore[misc]
 class Broken(Base):  # type: ignore[misc]
     def __init__(self, context: Any) -> None:
         raise RuntimeError("it has no database")
+
+
+class Leaving(Base):  # type: ignore[misc]
+    def __init__(self, context: Any) -> None:
+        sys.exit(1)
 
 
 def plugin_of(
@@ -93,14 +130,14 @@ def run(plugin: AmqttLoginPlugin, act: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_answers(tmp_path: Path) -> None:
-    plugin = plugin_of(tmp_path, amqtt_publish=["a/${username}/#"], amqtt_subscribe=["b"])
+    plugin = plugin_of(tmp_path, amqtt_publish=["${username}/#"], amqtt_subscribe=["b"])
 
     async def act() -> None:
         found = await answer_of(plugin, "yes")
         assert isinstance(found, Verdict)
         assert [str(rule) for rule in found.rules] == [
-            "allow yes publish a.{user}.#",
-            "allow yes create a.{user}.#",
+            "allow yes publish {exact}/{user}/#",
+            "allow yes create {exact}/{user}/#",
             "allow yes subscribe b",
         ]
         assert await answer_of(plugin, "no") == Verdict(result=Result.DENY)
@@ -177,6 +214,74 @@ def test_a_plugin_that_does_not_answer(tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("exit", "the plugin failed: SystemExit(3)"),
+        ("interrupt", "the plugin failed: KeyboardInterrupt()"),
+        ("generator", "the plugin failed: GeneratorExit()"),
+        ("cancel", "the plugin failed: it has cancelled the question"),
+        ("base", "the plugin failed: BaseException('of its own')"),
+    ],
+)
+def test_an_exception_that_would_end_a_program_is_one_of_one_login(
+    tmp_path: Path, way: str, text: str
+) -> None:
+    plugin = plugin_of(tmp_path, text=f'answers = {{ann = "{way}", bob = true}}')
+
+    async def act() -> None:
+        assert await answer_of(plugin, "ann") == text
+        assert await answer_of(plugin, "bob") == Verdict(result=Result.ALLOW)
+        assert plugin.failures == {"timeout": 0, "error": 1}
+
+    run(plugin, act)
+
+
+@pytest.mark.parametrize("way", ["exit in a task", "stop", "close"])
+def test_a_loop_that_the_plugin_ends_goes_on(
+    tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a pause, in which nobody comes in."""
+    text = f'answers = {{ann = "{way}", bob = true}}'
+    plugin = plugin_of(tmp_path, text=text, timeout_seconds=2)
+
+    async def act() -> None:
+        for _ in range(2):
+            if way == "close":
+                assert await answer_of(plugin, "ann") == "the plugin has closed its event loop"
+            else:
+                assert await answer_of(plugin, "ann") == Verdict(result=Result.ALLOW)
+            async with asyncio.timeout(10):
+                while (found := await answer_of(plugin, "bob")) != Verdict(result=Result.ALLOW):
+                    assert found in (
+                        "the plugin has ended its event loop",
+                        "the plugin has closed its event loop",
+                    )
+        assert plugin._left == 0
+        assert plugin.failures["timeout"] == 0
+
+    run(plugin, act)
+    errors = [each for each in caplog.records if each.levelname == "ERROR"]
+    said = [each.message for each in errors if each.name == "polymq.amqtt"]
+    assert said == [
+        f"the plugin has ended its event loop, which goes on in {pause:g} seconds"
+        for pause in (PAUSE_SECONDS, 2 * PAUSE_SECONDS)
+    ]
+
+
+def test_a_plugin_that_ends_its_loop_can_be_stopped(tmp_path: Path) -> None:
+    """While it waits to go on, too."""
+    plugin = plugin_of(tmp_path, text='answers = {ann = "stop"}')
+
+    async def act() -> None:
+        await answer_of(plugin, "ann")
+        while not plugin._is_down:
+            await asyncio.to_thread(bool)
+
+    run(plugin, act)
+    assert not plugin._thread.is_alive()
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("Nothing", "cannot be imported"),
@@ -193,8 +298,7 @@ def test_what_is_no_plugin(tmp_path: Path, name: str, text: str) -> None:
     ("name", "config", "text"),
     [
         ("Broken", "", "it has no database"),
-        ("Answering", "answers = 1", "answers"),
-        ("Answering", "answer = {}", "answer"),
+        ("Leaving", "", "SystemExit"),
     ],
 )
 def test_a_plugin_that_cannot_be_made(tmp_path: Path, name: str, config: str, text: str) -> None:
@@ -206,6 +310,22 @@ def test_a_plugin_that_cannot_be_made(tmp_path: Path, name: str, config: str, te
         await plugin.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["answers = 1", "answer = {}", "answers = {}\nmore = 1"])
+def test_a_configuration_that_the_plugin_does_not_take(tmp_path: Path, text: str) -> None:
+    """It is said with the other settings: before there is a data directory."""
+    with pytest.raises(Failure, match=r"amqtt_config_file .*plugin\.toml is wrong: ") as caught:
+        plugin_of(tmp_path, text=text)
+    assert "\n" not in str(caught.value)
+    data = tmp_path / "data"
+    service = LoginServiceSettings(
+        amqtt_plugin=HERE + "Answering", amqtt_config_file=str(tmp_path / "plugin.toml")
+    )
+    settings = Settings(server=ServerSettings(data_directory=data), login_service=service)
+    with pytest.raises(Failure, match="is wrong: "):
+        open_store(settings)
+    assert not data.exists()
 
 
 def test_files_and_filters_that_cannot_be(tmp_path: Path) -> None:

@@ -108,9 +108,7 @@ def test_notifications_are_on_unless_they_were_off(text: str, left: bool | None)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("topic a\n", "it has no address"),
         ("address b:x\ntopic a\n", "the port is not a number"),
-        ("address 10.0.0.1\n", "it has no topic"),
         ("address 10.0.0.1\ntopic a\nbridge_identity i\nbridge_psk 1234\n", "pre-shared keys"),
         ("address 10.0.0.1\ntopic a\nbridge_certfile /c.pem\n", "tls_certificate and tls_key"),
         ("address 10.0.0.1\ntopic a/#/b\n", "bridge up"),
@@ -124,6 +122,20 @@ def test_a_bridge_that_cannot_be_the_same_is_left_out(text: str, reason: str) ->
     (remark,) = remarks(conversion, Kind.MISSING)
     assert remark.startswith("m.conf:1: connection: the bridge 'up' (to line ")
     assert reason in remark
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("connection up\ntopic a\n", 1, "connection: wrong: the bridge has no address"),
+        ("connection up\ntopic a\naddress\n", 3, "address: wrong: the bridge has no address"),
+        ("connection up\naddress 10.0.0.1\n", 1, "connection: wrong: the bridge has no topic"),
+        (f"{BEGIN}topic a\n{BEGIN}topic b\n", 4, "connection: wrong: m.conf:1 has this name, too"),
+    ],
+)
+def test_a_bridge_that_mosquitto_does_not_take_is_wrong(text: str, line: int, problem: str) -> None:
+    """As for each line that it does not take, nothing is written."""
+    assert remarks(assert_accounted(text), Kind.WRONG) == [f"m.conf:{line}: {problem}"]
 
 
 @pytest.mark.parametrize(

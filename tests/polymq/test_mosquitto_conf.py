@@ -145,7 +145,7 @@ def test_security_above_the_first_listener(security: str, opens: bool) -> None:
     """With per_listener_settings it belongs to the default listener, which is opened for some of
     these only. Without, it is for all, and opens none."""
     per_listener = f"per_listener_settings true\n{security}\nlistener 1885\n"
-    assert len(listeners_of(per_listener)) == 1 + opens
+    assert len(listeners_of(f"{per_listener}allow_anonymous true\n")) == 1 + opens
     assert len(listeners_of(f"{security}\nlistener 1885\n")) == 1
     assert listeners_of(per_listener)[0]["allow_anonymous"] is False
     assert_accounted(per_listener)
@@ -265,7 +265,7 @@ EXAMPLES = {
     "include_dir": "/two",
     "websockets_origin": "https://example.com",
     "tls_keyform": "pem",
-    "connection": "up",
+    "connection": "up\naddress 10.0.0.1\ntopic a",
     "address": "10.0.0.1:1884",
     "addresses": "10.0.0.1",
     "topic": "# both 1",
@@ -328,7 +328,7 @@ def test_each_option_is_accounted_for(name: str) -> None:
     written(conversion)
     own = [each for each in conversion.remarks if each.line.name == name.replace("*", "key")]
     own = [each for each in own if "IPv6" not in each.text]
-    if name in ("bridge_identity", "bridge_psk", "connection"):
+    if name in ("bridge_identity", "bridge_psk"):
         assert any("is not converted: " in each.text for each in conversion.remarks)
     elif option.fate is Fate.CONVERTED:
         assert not own or name in ("bridge_capath", "capath", "enable_proxy_protocol"), own
@@ -342,12 +342,15 @@ def test_all_options_together() -> None:
     general = [each for each in OPTIONS.values() if each.scope in (Scope.GENERAL, Scope.PLUGIN)]
     security = [each for each in OPTIONS.values() if each.scope is Scope.SECURITY]
     without = {"psk_hint", "listener", "port", "bind_address", "maximum_qos"}
+    without |= {"clientid_prefixes", "proxy_protocol_v2_require_tls"}  # no listener is left
     own = [
         each
         for each in OPTIONS.values()
         if each.scope is Scope.LISTENER and each.name not in without
     ]
     bridge = [each for each in OPTIONS.values() if each.scope is Scope.BRIDGE]
+    bridge.remove(OPTIONS["connection"])
+    general = [each for each in general if each.name not in without]
     general.sort(key=lambda each: each.name != "per_listener_settings")
     text = "".join(
         example(each)
@@ -466,6 +469,7 @@ def test_a_unix_socket() -> None:
         "protocol http_api",
         "accept_protocol_versions 2",
         "protocol websockets\nwebsockets_origin *",
+        "enable_proxy_protocol 2\nproxy_protocol_v2_require_tls true",
     ],
 )
 def test_a_listener_that_cannot_be_as_strict_is_left_out(lines: str) -> None:
@@ -476,6 +480,18 @@ def test_a_listener_that_cannot_be_as_strict_is_left_out(lines: str) -> None:
     said = [each for each in remarks(conversion, Kind.MISSING) if "is not converted: " in each]
     assert len(said) == 1
     assert "the listener (port 1885)" in said[0]
+
+
+def test_prefixes_of_client_ids_leave_out_every_listener() -> None:
+    """They are for the whole of mosquitto: whoever calls itself otherwise stays out."""
+    lines = "allow_anonymous true\nclientid_prefixes dev-\n"
+    for text in (lines, f"{lines}listener 1885\nlistener 1886 ::1\nmax_qos 1\n"):
+        conversion = assert_accounted(text)
+        assert "listeners" not in written(conversion)["mqtt"]
+        assert "server" not in written(conversion)
+        said = [each for each in remarks(conversion, Kind.MISSING) if "is not converted: " in each]
+        assert len(said) == max(1, text.count("\nlistener"))
+        assert all(each.startswith("m.conf:2: clientid_prefixes: ") for each in said)
 
 
 @pytest.mark.parametrize(
@@ -547,6 +563,9 @@ def test_ports_of_other_protocols_give_way() -> None:
         (f"listener 1885\n{TLS}cafile /a\nuse_identity_as_username true\n", None,
          ["polymq user add NAME --role mosquitto",
           "polymq permission allow role:mosquitto publish,create,subscribe '#'"]),
+        (f"listener 1885\n{TLS}cafile /a\nuse_identity_as_username 1\nallow_anonymous 1\n", None,
+         ["polymq user add NAME --role mosquitto",
+          "polymq permission allow role:mosquitto publish,create,subscribe '#'"]),
         ("listener 1885\nallow_anonymous true\nplugin /p.so\n", None,
          ["polymq user add NAME --role admin"]),
         ("listener 1885 127.0.0.1\nallow_anonymous true\nenable_proxy_protocol 1\n", True, []),
@@ -563,7 +582,8 @@ def test_users_and_rules_of_one_listener() -> None:
     """Here they are for all listeners, which may be more or less than before."""
     text = "per_listener_settings true\nlistener 1\npassword_file /p\nacl_file /a\n"
     assert remarks(assert_accounted(text), Kind.MISSING) == []
-    assert remarks(assert_accounted(f"{text}listener 2\n"), Kind.MISSING) == [
+    conversion = assert_accounted(f"{text}listener 2\nallow_anonymous true\n")
+    assert remarks(conversion, Kind.MISSING) == [
         "m.conf:3: password_file: it is for all listeners here, not for one",
         "m.conf:4: acl_file: it is for all listeners here, not for one",
     ]

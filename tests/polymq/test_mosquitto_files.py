@@ -85,17 +85,19 @@ def test_a_password_file() -> None:
 def test_an_access_control_list() -> None:
     found = list(read_acl(ACL.split("\n"), "all"))
     assert [one for one in found if isinstance(one, ImportedRule)] == [
-        ImportedRule(2, "allow", "role:anonymous", ("subscribe",), "news/#"),
-        ImportedRule(3, "deny", "role:anonymous", ("publish", "subscribe"), "news/secret"),
-        ImportedRule(6, "allow", "ann", ("publish", "create"), "a/b"),
-        ImportedRule(7, "allow", "ann", ("publish", "create", "subscribe"), "a/+/c"),
+        ImportedRule(2, "allow", "role:anonymous", ("subscribe",), "{exact}/news/#"),
+        ImportedRule(3, "deny", "role:anonymous", ("publish", "subscribe"), "{exact}/news/secret"),
+        ImportedRule(6, "allow", "ann", ("publish", "create"), "{exact}/a/b"),
+        ImportedRule(7, "allow", "ann", ("publish", "create", "subscribe"), "{exact}/a/+/c"),
         ImportedRule(8, "allow", "ann", ("subscribe",), "#"),
         ImportedRule(9, "allow", "ann", ("subscribe",), "*"),
         ImportedRule(10, "allow", "ann", ("publish", "create", "subscribe"), "topic with spaces"),
-        ImportedRule(22, "allow", "role:all", ("subscribe",), "devices/%c/#"),
+        ImportedRule(12, "allow", "ann", ("subscribe",), "{exact}/v1.2"),
+        ImportedRule(13, "allow", "ann", ("subscribe",), "{exact}/v1.2/x"),
+        ImportedRule(22, "allow", "role:all", ("subscribe",), "{exact}/devices/%c/#"),
     ]
     problems = [one.line for one in found if isinstance(one, Problem)]
-    assert problems == [*range(11, 22), 23, 24]
+    assert problems == [11, *range(14, 22), 23, 24]
 
 
 @pytest.mark.parametrize(("stored", "password"), [(PBKDF2, b"secret"), (SHA512, b"secret2")])
@@ -149,12 +151,15 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run(*imports)[1].endswith("0 users imported, 8 not.\n")
         assert run("user", "list")[1] == ("ann  enabled   mosquitto\nbob  enabled   mosquitto\n")
         acl = ("permission", "import", "mosquitto-acl", str(rules))
-        assert run(*acl, "--dry-run")[1].endswith("8 lines can be imported, 13 not.\n")
+        assert run(*acl, "--dry-run")[1].endswith("10 lines can be imported, 11 not.\n")
         assert run("permission", "list")[1].startswith("There are no rules")
         code, said = run(*acl)
-        assert (code, said.splitlines()[-1]) == (1, "8 lines imported, 13 not.")
+        assert (code, said.splitlines()[-1]) == (1, "10 lines imported, 11 not.")
         check = ("permission", "check", "ann", "subscribe", "devices.d1.x")
         assert run(*check, "--client-id", "d1")[0] == 0
+        writes = ("permission", "check", "ann", "publish")
+        assert run(*writes, "a/b")[0] == run(*writes, "{exact}/a/b")[0] == 0
+        assert run(*writes, "{exact}/a.b")[0] == 1  # mosquitto keeps ann out there
         rules.write_text("user nobody\ntopic read x\n")
         assert run(*acl)[1].startswith("line 2: there is no user 'nobody'")
         rules.write_text("user ann\ntopic read x\n")

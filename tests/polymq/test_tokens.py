@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -13,7 +14,9 @@ import pytest
 
 from polymq.broker.accounts.token_logins import BadToken, KeysMissing
 from polymq.errors import ExitCode, Failure
+from polymq.jwks import KeySet
 from polymq.login_settings import JwtSettings
+from polymq.outside_http import CallFailed
 from polymq.tokens import TOKEN_BYTES_MAX, Tokens, make_tokens
 
 jwt = pytest.importorskip("jwt", reason="polymq[jwt] is not installed")
@@ -236,11 +239,48 @@ def test_a_set_that_is_fetched(private: dict[str, Any]) -> None:
     tokens.check_keys(b"eyJ.x.y")  # whatever is wrong with it, it is not that
 
 
+class Answering:
+    """A caller whose answers are these, in their order."""
+
+    def __init__(self, answers: list[bytes | CallFailed]) -> None:
+        self.answers = answers
+
+    async def call(self, _method: str) -> bytes:
+        answer = self.answers.pop(0)
+        if isinstance(answer, CallFailed):
+            raise answer
+        return answer
+
+
+def test_after_a_fetch_that_failed_it_is_not_known_which_keys_there_are() -> None:
+    """Whether the issuer cannot be reached, or its set cannot be used."""
+    settings = JwtSettings(jwks_url="https://login.example.com/keys", issuer="me", audience="mq")
+    wanted = []
+    answers: list[bytes | CallFailed] = [
+        b"1",
+        CallFailed("status", "500"),
+        b"2",
+        b"x",
+        CallFailed("timeout", "5 s"),
+        b"3",
+    ]
+
+    async def main() -> None:
+        keys = KeySet(settings, int)
+        keys._caller = Answering(list(answers))  # type: ignore[assignment]
+        for _ in answers:
+            await keys._fetch()
+            wanted.append(keys.want())
+
+    asyncio.run(main())
+    assert wanted == [False, True, False, True, True, False]
+
+
 def test_a_claim_with_permissions(secret: str) -> None:
     tokens = made(secret_file=secret, permissions_claim="acl")
     assert tokens.check(token(), NOW).rules is None
     granted = tokens.check(token(acl={"sub": ["a/#"]}), NOW).rules
-    assert [str(rule) for rule in granted or ()] == ["allow ann subscribe a.#"]
+    assert [str(rule) for rule in granted or ()] == ["allow ann subscribe {exact}/a/#"]
     for bad in ("a/#", ["a/#"], {"sub": ["$SYS/#"]}):
         refused(tokens, token(acl=bad))
     assert made(secret_file=secret).check(token(acl="a/#"), NOW).rules is None

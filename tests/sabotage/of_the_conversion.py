@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 _CONF = ("tests/polymq/test_mosquitto_conf.py",)
+_SEPARATE = ("tests/polymq/test_mosquitto_separate.py",)
 
 OF_THE_CONVERSION = (
     Sabotage(
@@ -14,6 +15,30 @@ OF_THE_CONVERSION = (
         old='        for name in ("psk_hint", "tls_keyform"):\n',
         new='        for name in ("tls_keyform",):\n',
         tests=_CONF,
+    ),
+    Sabotage(
+        name="prefixes-of-client-ids-are-forgotten",
+        why="only devices of a prefix came in, and now everybody does",
+        path="polymq/mosquitto_settings.py",
+        old="                if prefixes is not None:\n",
+        new="                if False:\n",
+        tests=_CONF,
+    ),
+    Sabotage(
+        name="listeners-with-other-users-are-mixed",
+        why="users of one password file log in at a listener that has another one",
+        path="polymq/mosquitto_separate.py",
+        old="    return other is not None and one.value == other.value\n",
+        new="    return other is not None\n",
+        tests=_SEPARATE,
+    ),
+    Sabotage(
+        name="users-of-a-listener-that-is-left-out-are-imported",
+        why="who could log in only at a listener that is not here logs in at the others",
+        path="polymq/mosquitto_settings.py",
+        old="        sections = [self._conf.general, *(given for given, _ in self._opened)]\n",
+        new="        sections = [self._conf.general, *self._conf.listeners]\n",
+        tests=_SEPARATE,
     ),
     Sabotage(
         name="rules-without-passwords-are-forgotten",

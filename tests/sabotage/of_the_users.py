@@ -154,12 +154,12 @@ OF_THE_USERS = (
         why="a rule that takes something away takes nothing away",
         path="broker/accounts/permissions.py",
         old="""                return Decision(False, rule)
-        for pattern, rule in self._allows.get(action, ()):
-            if any(matches(pattern, view) for view in seen):
+        for pattern, ways, rule in self._allows.get(action, ()):
+            if any(matches(pattern, view) for view in seen[:ways]):
 """,
         new="""                continue
-        for pattern, rule in self._allows.get(action, ()):
-            if any(matches(pattern, view) for view in seen):
+        for pattern, ways, rule in self._allows.get(action, ()):
+            if any(matches(pattern, view) for view in seen[:ways]):
 """,
         tests=_RULES,
     ),
@@ -167,8 +167,8 @@ OF_THE_USERS = (
         name="filter-need-only-overlap",
         why="whoever may read one place of a filter reads all of it",
         path="broker/accounts/permissions.py",
-        old="            if any(covers(pattern, view) for view in seen):\n",
-        new="            if any(overlaps(pattern, view) for view in seen):\n",
+        old="            if any(covers(pattern, view) for view in seen[:ways]):\n",
+        new="            if any(overlaps(pattern, view) for view in seen[:ways]):\n",
         tests=_RULES,
     ),
     Sabotage(
@@ -183,8 +183,24 @@ OF_THE_USERS = (
         name="denied-name-dodged",
         why="a client whose id is no word is denied nothing",
         path="broker/accounts/permissions.py",
-        old="            pattern = _resolved(rule.pattern, names, None if allow else ONE_LEVEL)\n",
-        new="            pattern = _resolved(rule.pattern, names, None)\n",
+        old="            pattern = _resolved(levels, names, None if allow else ONE_LEVEL)\n",
+        new="            pattern = _resolved(levels, names, None)\n",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="exact-rule-reads-topics-with-dots",
+        why="a rule that was imported for a/b/c opens the topic a.b/c, where mosquitto keeps out",
+        path="broker/accounts/permissions.py",
+        old="                ways = 1 if exact else None\n",
+        new="                ways = None\n",
+        tests=_RULES,
+    ),
+    Sabotage(
+        name="client-called-as-the-server-reads-its-topics",
+        why="a client that calls itself $SYS reads below $SYS by a rule for {client_id}.#",
+        path="broker/accounts/permissions.py",
+        old='            if put and not address and put.startswith("$"):',
+        new="            if False:",
         tests=_RULES,
     ),
     Sabotage(

@@ -10,7 +10,7 @@ import pytest
 
 from interop_tests import mqtt_wire as wire
 from interop_tests.mqtt5_wire import P, decode
-from polymq.broker.port import Reason, Refused
+from polymq.broker.port import LOGIN_EXPIRED, Reason, Refused
 from polymq.core_log.kernels.batch import FLAGS, Batch
 from polymq.gateways.mqtt.explaining import REFUSALS_EXPLAINED, TEXT_BYTES_MAX
 from polymq.gateways.mqtt.features import Features
@@ -49,6 +49,14 @@ def texts_in(packets: list[bytes]) -> list[tuple[int, str]]:
 
 
 # --- reason strings --------------------------------------------------------------------------
+
+
+def test_a_login_that_has_expired_need_not_be_by_a_token() -> None:
+    """A login service ends logins by a password, too (`expires_in`)."""
+    peer = talking(Broker())
+    peer.link.expelled(LOGIN_EXPIRED)
+    said = "the login has expired: log in again, with a new token if it was by one"
+    assert texts_in(peer.receive()) == [(0xA0, said)]
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -43,7 +43,7 @@ class Refusing(Remote):
             first_packet_id=packet_id,
             duplicate=False,
             retain=False,
-            identifier=1,
+            identifiers=(1,),
         )
         self.loop.run()
 
