@@ -34,6 +34,7 @@ from interop_tests.bridging import (
 from interop_tests.conftest import StartServer
 from interop_tests.listener_clients import connected, refusal
 from interop_tests.mqtt_raw_client import RawClient
+from interop_tests.mqtt_wire import connack, puback
 from interop_tests.people import PASSWORD, Admin
 from interop_tests.replica_kills import Pair
 
@@ -160,6 +161,69 @@ def test_a_message_that_the_remote_does_not_survive(
         assert shown in text
     finally:
         remote.stop()
+
+
+class Flapping:
+    """A remote that takes three messages on every second connection, and closes each."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self.taken: list[bytes] = []
+        self.connections = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = self._listening.accept()
+                accepted.settimeout(SECONDS)
+                with accepted:
+                    self._serve(accepted)
+                self.connections += 1
+
+    def _serve(self, accepted: socket.socket) -> None:
+        buffer = bytearray()
+
+        def packet() -> bytes:
+            while len(buffer) < 2 or len(buffer) < 2 + buffer[1]:
+                data = accepted.recv(4096)
+                if not data:
+                    raise ConnectionResetError
+                buffer.extend(data)
+            found = bytes(buffer[: 2 + buffer[1]])
+            del buffer[: len(found)]
+            return found
+
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            packet()
+            accepted.sendall(connack(present=True))
+            for _ in range(3 if self.connections % 2 else 0):
+                found = packet()
+                while found[0] >> 4 != 3:
+                    found = packet()
+                size = int.from_bytes(found[2:4], "big")
+                accepted.sendall(puback(int.from_bytes(found[4 + size : 6 + size], "big")))
+                self.taken.append(found[6 + size :])
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(SECONDS)
+
+
+@pytest.mark.slow
+def test_a_remote_that_comes_and_goes_gets_everything(start_server: StartServer) -> None:
+    """However often it closes, with and without an acknowledgement: no message is set aside."""
+    with contextlib.closing(Flapping()) as remote:
+        server = bridged(start_server, bridge(remote.port, protocol_version="3.1.1"))
+        with RawClient.connected(server.mqtt_port, "writer") as writer:
+            publish_all(writer, "x/1", numbers(0, 15), 1)
+        wait_for(lambda: len({*remote.taken}) == 15, "all messages")
+        assert remote.connections >= 8
+        assert metric(server, "dropped", '"up"', "remote") == 0
+        assert "set aside" not in server.log_path.read_text()
 
 
 @need_mosquitto
