@@ -242,6 +242,7 @@ class AmqttPlugin(Generic[Q, V]):
 
     async def _decide(self, question: Q, tell: Callable[[V | str], None]) -> None:
         found: V | str = "the plugin was closed"
+        loop = asyncio.get_running_loop()
         try:
             result = await self._call(self._plugin, question)
             if isinstance(result, bool | None):
@@ -249,10 +250,11 @@ class AmqttPlugin(Generic[Q, V]):
             else:
                 name = type(result).__name__
                 found = f"the plugin answers {name}, which is none of bool and None"
-        except asyncio.CancelledError:
-            if self._ending.is_set():
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            if self._ending.is_set() or loop.is_closed():
                 raise
-            found = "the plugin failed: it has cancelled the question"
+            logging.getLogger(_LOGGER).warning("the plugin failed", exc_info=True)
+            found = f"the plugin failed: {error!r}"
         except BaseException as error:  # SystemExit would end the loop, and all questions with it
             logging.getLogger(_LOGGER).warning("the plugin failed", exc_info=True)
             text = str(error) if isinstance(error, Exception) else repr(error)

@@ -277,6 +277,16 @@ Holder = QueueFlight | RetainedFlight | LiveFlight | None
 """What holds messages in flight. Live ones of QoS 1 need nothing."""
 
 
+def is_of_qos_1(holder: Holder) -> bool:
+    """Whether the message was sent with QoS 1."""
+    return holder is None or holder.qos == 1
+
+
+def is_there(_holder: Holder) -> bool:
+    """Whether the message is in flight."""
+    return True
+
+
 def packet_id(tag: int) -> int:
     """The packet id that the client sees: 1 to 65,535 [MQTT-2.3.1-1]."""
     return (tag - 1) % PACKET_IDS + 1

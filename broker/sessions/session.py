@@ -27,6 +27,8 @@ from polymq.broker.sessions.flights import (
     Holder,
     RetainedFlight,
     SessionGroup,
+    is_of_qos_1,
+    is_there,
     packet_id,
     packet_id_run,
 )
@@ -318,7 +320,7 @@ class MqttSession(SessionEnd):
     def received(self, first_packet_id: int, count: int) -> None:
         """See `port.Session`."""
         for tag, first, tag_count in self._stretches(first_packet_id, count):
-            right = self._right_count(tag, tag_count, _is_of_qos_1)
+            right = self._right_count(tag, tag_count, is_of_qos_1)
             if right:
                 self._received(tag, first, right)
             if right < tag_count:
@@ -378,7 +380,7 @@ class MqttSession(SessionEnd):
         """See `port.Session`."""
         wrong = 0
         for tag, _, tag_count in self._stretches(first_packet_id, count):
-            right = self._right_count(tag, tag_count, _is_there)
+            right = self._right_count(tag, tag_count, is_there)
             if right and self.clean:
                 self.forget_released(tag, right)
             elif right:
@@ -692,11 +694,3 @@ class MqttSession(SessionEnd):
             if not subscription.durable:
                 self.sessions.topics.router.unsubscribe(subscription.address, subscription)
             subscription.detach()
-
-
-def _is_of_qos_1(holder: Holder) -> bool:
-    return holder is None or holder.qos == 1
-
-
-def _is_there(_holder: Holder) -> bool:
-    return True

@@ -155,7 +155,7 @@ def test_each_reason_is_tried_again_or_set_aside(tmp_path: Path, reason: Reason)
     passing = reason in PASSING
     assert bodies_aside(broker) == ([] if passing else [b"refused"])
     assert look(broker, "q") == ([] if passing else [b"next"])
-    whole_broker = reason in (Reason.READ_ONLY, Reason.STORAGE_FULL)
+    whole_broker = passing and reason is not Reason.LIMIT
     assert look(broker, "other") == ([] if whole_broker else [b"other"])
     assert broker.engine.delays.held_count == (2 if reason is Reason.LIMIT else 0)
     broker.restart()

@@ -219,7 +219,7 @@ def test_a_plugin_that_does_not_answer(tmp_path: Path, way: str) -> None:
         ("exit", "the plugin failed: SystemExit(3)"),
         ("interrupt", "the plugin failed: KeyboardInterrupt()"),
         ("generator", "the plugin failed: GeneratorExit()"),
-        ("cancel", "the plugin failed: it has cancelled the question"),
+        ("cancel", "the plugin failed: CancelledError()"),
         ("base", "the plugin failed: BaseException('of its own')"),
     ],
 )

@@ -148,7 +148,7 @@ OF_THE_LOGINS = (
     Sabotage(
         name="last-of-two-answers-counts",
         why="an answer that says deny and then allow lets the client in",
-        path="broker/accounts/login_answers.py",
+        path="broker/accounts/service_answers.py",
         old='json.loads(content.decode("utf-8"), object_pairs_hook=_object)\n',
         new='json.loads(content.decode("utf-8"))\n',
         tests=("tests/broker/test_login_answers.py",),

@@ -245,7 +245,7 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="qos-0-delivered-after-its-time",
         why="a message of QoS 0 that came late from the disk is delivered though its time is over",
-        path="broker/queues/expiry.py",
+        path="broker/queues/heads.py",
         old='int.from_bytes(entry[_STORE_MS], "big") & STORE_MS_MASK\n',
         new='int.from_bytes(entry[_STORE_MS], "big")\n',
         tests=("tests/broker/test_expiry.py",),
