@@ -388,6 +388,8 @@ def test_the_commands_and_their_refusals(start_server: StartServer, tmp_path: Pa
     wrong = backup("restore", target, "--data-directory", tmp_path / "r", "--position", 1, code=1)
     assert str(position) in wrong
     assert "no backup directory" in backup("verify", data, code=1)
+    inside = backup("restore", target, "--data-directory", target / "r", code=2)
+    assert "inside the backup directory" in inside
     (segment,) = (target / "segments").iterdir()
     text = bytearray(segment.read_bytes())
     text[len(text) // 2] ^= 1
@@ -395,6 +397,17 @@ def test_the_commands_and_their_refusals(start_server: StartServer, tmp_path: Pa
     for command in (("verify", target), ("restore", target, "--data-directory", tmp_path / "r")):
         assert f"{segment} is damaged: record at " in backup(*command, code=65)
     assert not (tmp_path / "r").exists()
+    text[len(text) // 2] ^= 1
+    segment.write_bytes(text)
+    broken = target / "manifests" / f"{position + 1:020}.json"
+    broken.write_text("{}")
+    assert f"{broken} is damaged" in backup("list", target, code=65)
+    newest = ("restore", target, "--data-directory", tmp_path / "r")
+    assert "Name the backup to restore by its --position" in backup(*newest, code=65)
+    assert "is restored" in backup(*newest, "--position", position)
+    for manifest in (target / "manifests").iterdir():
+        manifest.unlink()
+    assert "there is no complete backup" in backup("verify", target, code=1)
     unreadable = create(other, Path("/proc/backup"), code=73)
     assert unreadable.count("\n") == 1
     assert "no store to back up" in backup(

@@ -33,6 +33,7 @@ RATE_MIB: Final = 100
 PAUSE_SECONDS_MIN: Final = 0.01
 """Shorter pauses are added up."""
 PAUSE_SECONDS_MAX: Final = 1.0
+_GIVE_UP: Final = "remove the manifest to give that backup up"
 
 backup_directory = click.argument("directory", type=click.Path(path_type=Path))
 rate_option = click.option(
@@ -127,13 +128,17 @@ def backup_list(directory: Path, as_json: bool) -> None:
     The size of a backup counts the files that it shares with others.
     """
     from polymq.core_log.backups.files import BackupFiles  # noqa: PLC0415  (loads the store)
-    from polymq.core_log.backups.taking import check_is_backup, list_backups  # noqa: PLC0415
+    from polymq.core_log.backups.taking import check_is_backup, sound_backups  # noqa: PLC0415
 
     with _failures():
         check_is_backup(BackupFiles(), str(directory))
-        found = list_backups(BackupFiles(), str(directory))
+        found, damaged = sound_backups(BackupFiles(), str(directory))
     for manifest in found:
         _show(manifest, as_json)
+    for error in damaged:
+        echo(str(error), err=True)
+    if damaged:
+        raise Failure(ExitCode.DATA_DAMAGED, f"{directory} has a damaged manifest: {_GIVE_UP}")
     if not found and not as_json:
         echo(f"There is no complete backup in {directory}.", err=True)
 
@@ -158,6 +163,8 @@ def verify(directory: Path, rate_mib: int) -> int:
         files = "file is" if len(found.damage) == 1 else "files are"
         raise Failure(ExitCode.DATA_DAMAGED, f"{len(found.damage)} {files} damaged in {directory}")
     count = len(found.manifests)
+    if not count:
+        raise Failure(ExitCode.FAILED, f"there is no complete backup in {directory}")
     backups = "1 backup is" if count == 1 else f"{count:,} backups are"
     echo(f"{backups} sound; {found.checked_bytes:,} bytes were read.")
     return ExitCode.OK
@@ -185,16 +192,23 @@ def restore(directory: Path, position: int | None, rate_mib: int, **options: Any
     """
     from polymq.core_log.backups.files import BackupFiles  # noqa: PLC0415  (loads the store)
     from polymq.core_log.backups.restoring import restore as restore_store  # noqa: PLC0415
-    from polymq.core_log.backups.taking import check_is_backup, list_backups  # noqa: PLC0415
+    from polymq.core_log.backups.taking import check_is_backup, sound_backups  # noqa: PLC0415
     from polymq.core_log.files import RealFiles  # noqa: PLC0415
     from polymq.replication_memory import STORE_DIRECTORY  # noqa: PLC0415
     from polymq.store_opening import store_settings_of  # noqa: PLC0415
 
     settings = settings_from(options)
     target = settings.server.data_directory
+    if directory.resolve() in (target.resolve(), *target.resolve().parents):
+        text = f"{target} is inside the backup directory {directory}: use another directory"
+        raise Failure(ExitCode.USAGE, text)
     with _failures():
         check_is_backup(BackupFiles(), str(directory))
-        manifest = _chosen(list_backups(BackupFiles(), str(directory)), position, directory)
+        found, damaged = sound_backups(BackupFiles(), str(directory))
+        if damaged and position is None:
+            text = f"{damaged[0]}. Name the backup to restore by its --position, or {_GIVE_UP}"
+            raise Failure(ExitCode.DATA_DAMAGED, text)
+        manifest = _chosen(found, position, directory)
         epoch = restore_store(
             str(directory),
             manifest,

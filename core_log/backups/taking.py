@@ -46,6 +46,8 @@ from polymq.core_log.backups.manifest import (
     Part,
     encode_manifest,
     longest_parts,
+    manifest_names,
+    read_manifest,
     read_manifests,
     read_unfinished,
     write_manifest,
@@ -339,3 +341,19 @@ def list_backups(files: Files, directory: str) -> list[Manifest]:
         return read_manifests(files, directory)
     except OSError as error:
         raise TargetFailed(f"{directory}: {error.strerror}") from error
+
+
+def sound_backups(files: Files, directory: str) -> tuple[list[Manifest], list[BackupDamaged]]:
+    """The backups of a directory whose manifests can be read, oldest first, and what is wrong with
+    the others. Raises TargetFailed."""
+    found: list[Manifest] = []
+    damaged: list[BackupDamaged] = []
+    try:
+        for name in manifest_names(files, directory):
+            try:
+                found.append(read_manifest(files, directory, name))
+            except BackupDamaged as error:
+                damaged.append(error)
+    except OSError as error:
+        raise TargetFailed(f"{directory}: {error.strerror}") from error
+    return found, damaged

@@ -208,16 +208,22 @@ macro_rules! start {
             let kept = held.clone();
             let reconnects = options.reconnects;
             let thread = std::thread::spawn(move || {
+                // What takes longer than this while it connects is begun anew, with a second CONNECT.
+                let mut patience = PATIENCE;
                 while !stop.load(Ordering::Relaxed) {
-                    match connection.recv_timeout(LOOK) {
+                    match connection.recv_timeout(patience) {
                         Err(RecvTimeoutError::Timeout) => {}
                         Err(RecvTimeoutError::Disconnected) => break,
                         Ok(Ok(event)) => {
+                            patience = LOOK;
                             if let Some(seen) = $seen(event, &kept) {
                                 say.send(seen).ok();
                             }
                         }
-                        Ok(Err(_)) if reconnects => std::thread::sleep(LOOK),
+                        Ok(Err(_)) if reconnects => {
+                            patience = PATIENCE;
+                            std::thread::sleep(LOOK);
+                        }
                         Ok(Err(error)) => {
                             say.send(Seen::Gone(error.to_string())).ok();
                             break;
