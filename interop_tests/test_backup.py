@@ -299,22 +299,25 @@ def test_retention_waits_for_a_backup(start_server: StartServer, tmp_path: Path)
     """What is to be copied is not deleted, what was copied is; the backup has all of it."""
     options = {"topics.retention_seconds": 1, "storage.retention_check_seconds": 0.2}
     server = start_server(**SMALL, **options)
-    fill(server, 40)
+    fill(server, 60)
     target = tmp_path / "backup"
-    process = launch("create", target, "--data-directory", server.data_directory, "--rate", 1)
+    # It says once a second what it has copied, and takes six.
+    pace = ("--rate", 1, "--reserve-seconds", 10)
+    process = launch("create", target, "--data-directory", server.data_directory, *pace)
     wait_for(lambda: active(server), "no backup begins")
     with channel_of(server) as channel:
         channel.queue_purge("filled")
     fill(server, 11, queue="other")
     wait_for(lambda: store_of(server)["start"] > 0, "nothing goes")
-    assert process.poll() is None
+    is_copying = process.poll() is None
     process.communicate(timeout=SECONDS_MAX)
+    assert is_copying
     assert process.returncode == 0
     assert "1 backup is sound" in backup("verify", target)
     made = restored(start_server, target, tmp_path / "restored", **{"topics.retention_seconds": 0})
     with channel_of(made) as channel:
         found = channel.queue_declare("filled", durable=True, passive=True)
-        assert found.method.message_count == 40
+        assert found.method.message_count == 60
     assert made.terminate() == 0
 
 
