@@ -5,12 +5,15 @@ from __future__ import annotations
 import http.server
 import json
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from interop_tests.conftest import Server
 
 
 @dataclass
@@ -109,3 +112,22 @@ def running(certificate: tuple[Path, Path] | None = None) -> Iterator[Service]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def asking(directory: Path, section: str, **settings: float) -> Iterator[tuple[Server, Service]]:
+    """A server without users, and the service that it asks.
+
+    Args:
+        section: of the configuration, which has these settings beside the URL.
+    """
+    header = directory / "header"
+    header.write_text("X-Secret: 0123456789abcdef\n")
+    header.chmod(0o600)
+    with running() as service:
+        options: dict[str, object] = {f"{section}.{key}": value for key, value in settings.items()}
+        options |= {f"{section}.url": service.url, f"{section}.header_file": header}
+        server = Server(directory, options, {}, (sys.executable, "-m", "polymq"))
+        server.start()
+        yield server, service
+        server.close(sys.stdout)

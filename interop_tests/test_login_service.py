@@ -20,7 +20,7 @@ import pytest
 from interop_tests.authority import Authority
 from interop_tests.conftest import Server
 from interop_tests.listener_clients import client_tls, connect_code
-from interop_tests.login_services import Reply, Service, as_json, running
+from interop_tests.login_services import Reply, Service, as_json, asking, running
 from interop_tests.people import (
     BAD_CREDENTIALS,
     PASSWORD,
@@ -49,21 +49,9 @@ def allow(**more: Any) -> Reply:
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Service]]:
     """A server without users that asks a service."""
     directory = tmp_path_factory.mktemp("service")
-    header = directory / "header"
-    header.write_text("X-Secret: 0123456789abcdef\n")
-    header.chmod(0o600)
-    with running() as service:
-        options = {
-            "login_service.url": service.url,
-            "login_service.header_file": header,
-            "login_service.timeout_seconds": 1,
-            "login_service.cache_seconds": 2,
-            "login_service.denied_cache_seconds": 0,
-        }
-        server = Server(directory, options, {}, (sys.executable, "-m", "polymq"))
-        server.start()
-        yield server, service
-        server.close(sys.stdout)
+    pace = {"timeout_seconds": 1, "cache_seconds": 2, "denied_cache_seconds": 0}
+    with asking(directory, "login_service", **pace) as found:
+        yield found
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import threading
 import time
 import urllib.request
@@ -17,7 +16,7 @@ import pytest
 from interop_tests import mqtt5_wire, mqtt_wire
 from interop_tests.conftest import Server, StartServer
 from interop_tests.listener_clients import addresses
-from interop_tests.login_services import Reply, Service, as_json, running
+from interop_tests.login_services import Reply, Service, as_json, asking, running
 from interop_tests.mqtt5_wire import Kind, P, R
 from interop_tests.people import (
     NOT_AUTHORIZED,
@@ -41,21 +40,9 @@ TRY_LATER = 0x83
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Service]]:
     """A server that asks a service."""
     directory = tmp_path_factory.mktemp("permissions")
-    header = directory / "header"
-    header.write_text("X-Secret: 0123456789abcdef\n")
-    header.chmod(0o600)
-    with running() as service:
-        options = {
-            "permission_service.url": service.url,
-            "permission_service.header_file": header,
-            "permission_service.timeout_seconds": 3,
-            "permission_service.cache_seconds": 60,
-            "permission_service.denied_cache_seconds": 0,
-        }
-        server = Server(directory, options, {}, (sys.executable, "-m", "polymq"))
-        server.start()
-        yield server, service
-        server.close(sys.stdout)
+    pace = {"timeout_seconds": 3, "cache_seconds": 60, "denied_cache_seconds": 0}
+    with asking(directory, "permission_service", **pace) as found:
+        yield found
 
 
 @pytest.fixture

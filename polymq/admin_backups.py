@@ -7,7 +7,6 @@ deletes none of them while the command renews what was reserved for it.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from polymq.admin_access import CALLER
+from polymq.admin_bodies import json_object
 from polymq.backup_memory import BackupMemory, recall_backups, recall_or_begin, remember_backups
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
@@ -62,7 +62,7 @@ class BackupHandlers:
         ]
 
     async def _begin(self, request: web.Request) -> web.Response:
-        body = await _body(request)
+        body = await json_object(request, _KNOWN, default=b"{}")
         memory = await self._remember_identity()
         store = self._store
         # In one step of the loop: the files are those of the position, and none of them goes.
@@ -86,14 +86,14 @@ class BackupHandlers:
         return web.json_response(value, status=201)
 
     async def _renew(self, request: web.Request) -> web.Response:
-        body = await _body(request)
+        body = await json_object(request, _KNOWN, default=b"{}")
         found = self._reservations.renew(
             request.match_info["backup"], int(_number(body, "position", 0))
         )
         return web.json_response({"name": found.name, "position": found.position})
 
     async def _end(self, request: web.Request) -> web.Response:
-        body = await _body(request)
+        body = await json_object(request, _KNOWN, default=b"{}")
         name = request.match_info["backup"]
         copied = int(_number(body, "copied_bytes", 0))
         completed_ms = int(_number(body, "completed_ms", 0))
@@ -167,17 +167,6 @@ class BackupHandlers:
 def marks_of_epochs(store: Store, epochs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """Number, start and mark of these epochs. Any thread."""
     return [(number, start, store.epoch_mark(number, start)) for number, start in epochs]
-
-
-async def _body(request: web.Request) -> dict[str, Any]:
-    try:
-        value = json.loads(await request.read() or b"{}")
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not value.keys() <= _KNOWN:
-        known = ", ".join(sorted(_KNOWN))
-        raise Refused(Reason.BAD_ARGUMENT, f"send a JSON object with some of: {known}")
-    return value
 
 
 def _number(body: dict[str, Any], name: str, default: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from polymq.admin_access import CALLER
+from polymq.admin_bodies import json_object
 from polymq.admin_mqtt import is_within
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import ADDRESS, CLIENT, Ban, normal_value, parse_network
@@ -56,7 +56,7 @@ class BanHandlers:
         return web.json_response({"bans": [asdict(ban) for ban in self._bans.all()]})
 
     async def _add(self, request: web.Request) -> web.Response:
-        body = await _body(request)
+        body = await json_object(request, _KNOWN)
         kind, value = _text(body, "kind"), _text(body, "value")
         seconds = body.get("seconds")
         if seconds is not None and (
@@ -111,24 +111,12 @@ class BanHandlers:
         return ended
 
     async def _remove(self, request: web.Request) -> web.Response:
-        body = await _body(request)
+        body = await json_object(request, _KNOWN)
         kind, value = _text(body, "kind"), _text(body, "value")
         position = self._bans.remove(kind, value)
         audit.note("ban removed", kind=kind, value=value, by=request[CALLER])
         await self._committed(position)
         return web.json_response({"kind": kind, "value": normal_value(kind, value)})
-
-
-async def _body(request: web.Request) -> dict[str, Any]:
-    try:
-        value = json.loads(await request.read())
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not value.keys() <= _KNOWN:
-        raise Refused(
-            Reason.BAD_ARGUMENT, f"send a JSON object with some of: {', '.join(sorted(_KNOWN))}"
-        )
-    return value
 
 
 def _text(body: dict[str, Any], name: str, default: str | None = None) -> str:

@@ -9,7 +9,6 @@ made, and in no other.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from polymq.admin_access import CALLER
+from polymq.admin_bodies import json_object
 from polymq.broker.accounts import access_keys, audit, passwords, quotas
 from polymq.broker.accounts.passwords import SALT_BYTES
 from polymq.broker.accounts.permissions import (
@@ -83,7 +83,7 @@ class UserHandlers:
 
     async def _add_user(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        body = await _body(request, {"password", "hash", "roles"})
+        body = await json_object(request, {"password", "hash", "roles"})
         self._users.check_new(name)
         roles = _names(body.get("roles", []), "roles")
         if "hash" in body and "password" not in body:
@@ -97,7 +97,9 @@ class UserHandlers:
 
     async def _change_user(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        body = await _body(request, {"password", "disabled", "add_roles", "remove_roles", "quotas"})
+        body = await json_object(
+            request, {"password", "disabled", "add_roles", "remove_roles", "quotas"}
+        )
         user = self._users.need(name)
         position = Position(0)
         if "password" in body:
@@ -164,7 +166,7 @@ class UserHandlers:
         return web.json_response({"permissions": [_rule_shown(rule) for rule in rules]})
 
     async def _add_rules(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"effect", "subject", "actions", "topic"})
+        body = await json_object(request, {"effect", "subject", "actions", "topic"})
         rules = _rules(body, _effects(body.get("effect")))
         position = Position(0)
         for rule in rules:
@@ -175,7 +177,7 @@ class UserHandlers:
 
     async def _remove_rules(self, request: web.Request) -> web.Response:
         """Rules of either effect, unless one is named; at least one has to be there."""
-        body = await _body(request, {"effect", "subject", "actions", "topic"})
+        body = await json_object(request, {"effect", "subject", "actions", "topic"})
         named = body.get("effect")
         rules = _rules(body, tuple(Effect) if named is None else _effects(named))
         known = set(self._users.rules(rules[0].subject))
@@ -221,18 +223,6 @@ class UserHandlers:
 
 
 # --- values ------------------------------------------------------------------------------------
-
-
-async def _body(request: web.Request, known: set[str]) -> dict[str, Any]:
-    try:
-        value = json.loads(await request.read())
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not value.keys() <= known:
-        raise Refused(
-            Reason.BAD_ARGUMENT, f"send a JSON object with some of: {', '.join(sorted(known))}"
-        )
-    return value
 
 
 def _imported(value: object) -> str:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from polymq.net.budget import Budget, Share
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.plane import CompiledPlane
+from polymq.net.proxied import Proxies
 from polymq.net.tls_source import fixed
 from tests.harness.descriptors import no_more_descriptors
 
@@ -107,6 +109,35 @@ def test_who_is_one_too_many_is_closed_before_a_handshake(
         for client in (*again, late):
             client.close()
         await until(lambda: not found.connections)
+        await found.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_a_proxy_does_not_introduce_takes_no_room(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """A connection that is closed for its header does not count any more."""
+
+    async def scenario() -> None:
+        context = Context(asyncio.get_running_loop(), budget=Budget(4))
+        proxies = Proxies([ip_network("127.0.0.0/8")])
+        found = await listen(
+            context,
+            lambda: SocketConnection(context),
+            host="127.0.0.1",
+            port=0,
+            connections_max=1000,
+            proxies=proxies,
+        )
+        for count in range(1, 7):  # more than there is room for
+            with dial(found) as client:
+                client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                await until(lambda count=count: proxies.failed_count == count)  # type: ignore[misc]
+                await until(lambda: not found.connections)
+        assert not found.roster.refused_count
         await found.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
