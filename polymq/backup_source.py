@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from polymq.admin_client import AdminClient, path_of
+from polymq.admin.client import AdminClient, path_of
 from polymq.backup_memory import recall_or_begin, remember_backups
 from polymq.core_log.backups.files import SourceDamaged
 from polymq.core_log.backups.manifest import Manifest

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from polymq import program_version
-from polymq.cli_loading import LoadingGroup
-from polymq.cli_options import config_option, setting_flag, settings_from
+from polymq.commands.loading import LoadingGroup
+from polymq.commands.options import config_option, setting_flag, settings_from
 from polymq.errors import ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,21 +25,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 96}
 ELSEWHERE: Final = {
-    "sink": "polymq.cli_sink",
-    "topic": "polymq.cli_client",
-    "message": "polymq.cli_client",
-    "user": "polymq.cli_users",
-    "permission": "polymq.cli_users",
-    "mqtt": "polymq.cli_mqtt",
-    "queue": "polymq.cli_queue",
-    "session": "polymq.cli_mqtt",
-    "retained": "polymq.cli_mqtt",
-    "ban": "polymq.cli_ban",
-    "trace": "polymq.cli_trace",
-    "store": "polymq.cli_client",
-    "backup": "polymq.cli_backup",
-    "broker": "polymq.cli_broker",
-    "config": "polymq.cli_config",
+    "sink": "polymq.commands.sink",
+    "topic": "polymq.commands.client",
+    "message": "polymq.commands.client",
+    "user": "polymq.commands.users",
+    "permission": "polymq.commands.users",
+    "mqtt": "polymq.commands.mqtt",
+    "queue": "polymq.commands.queue",
+    "session": "polymq.commands.mqtt",
+    "retained": "polymq.commands.mqtt",
+    "ban": "polymq.commands.ban",
+    "trace": "polymq.commands.trace",
+    "store": "polymq.commands.client",
+    "backup": "polymq.commands.backup",
+    "broker": "polymq.commands.broker",
+    "config": "polymq.commands.config",
 }
 """Commands that stand in other modules, which are imported when the command is used."""
 

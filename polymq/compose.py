@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from polymq.admin import AdminServer
-from polymq.admin_backups import BackupHandlers
-from polymq.admin_connections import ADMIN_CONNECTIONS_MAX
-from polymq.admin_replication import replication_routes
+from polymq.admin.backups import BackupHandlers
+from polymq.admin.connections import ADMIN_CONNECTIONS_MAX
+from polymq.admin.operator_token import new_token, remove_token, write_token
+from polymq.admin.replication import replication_routes
+from polymq.admin.server import AdminServer
 from polymq.broker import errors as broker_errors
 from polymq.broker.disk import DiskSettings
 from polymq.broker.engine import Engine
@@ -42,11 +43,15 @@ from polymq.descriptors import (
 )
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.amqp.headers import AmqpHeaders
-from polymq.http_metrics import http_probes
 from polymq.kernel_forms import kernel_forms
-from polymq.login_metrics import login_probes
+from polymq.logins.outside_logins import OutsideLogins
 from polymq.logs import logger, suppressed_lines
-from polymq.metrics import Probe, counter, gauge, make_registry
+from polymq.metrics.http import http_probes
+from polymq.metrics.logins import login_probes
+from polymq.metrics.mqtt import is_mqtt, limit_probes, mqtt_probes
+from polymq.metrics.queues import queue_probes
+from polymq.metrics.registry import Probe, counter, gauge, make_registry
+from polymq.metrics.rosters import Rosters, roster_probes
 from polymq.mqtt_bridges import Bridges, BridgeStates, check_bridges
 from polymq.mqtt_listeners import (
     check_listeners_tls,
@@ -55,7 +60,6 @@ from polymq.mqtt_listeners import (
     open_websockets,
     plain_listeners,
 )
-from polymq.mqtt_metrics import is_mqtt, limit_probes, mqtt_probes
 from polymq.name_server import NameServerThread, is_installed, names_credentials
 from polymq.names import Registration, names_probe, record_host
 from polymq.net.budget import Budget
@@ -63,16 +67,12 @@ from polymq.net.connection import Context
 from polymq.net.kernels.streams import clock_ms
 from polymq.net.listener import CannotListen
 from polymq.net.roster import Roster
-from polymq.operator_token import new_token, remove_token, write_token
-from polymq.outside_logins import OutsideLogins
 from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
-from polymq.queue_metrics import queue_probes
 from polymq.remoting.compression import plain_body
 from polymq.replicating import Replication, promoted_value
 from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term, refusal
 from polymq.replication_settings import check_settings
-from polymq.roster_metrics import Rosters, roster_probes
 from polymq.segment_size import say_size
 from polymq.servers import (
     LISTENERS,

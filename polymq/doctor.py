@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Final
 
 from polymq import program_version
-from polymq.admin_client import server_health
+from polymq.admin.client import server_health
 from polymq.broker.disk import Disk, DiskSettings, DiskState
 from polymq.core_log.files import RealFiles
 from polymq.errors import Failure
 from polymq.kernel_forms import FORM, missing_kernels
+from polymq.logins.outside_logins import OutsideLogins
 from polymq.net.listener import explain
 from polymq.net.plane import CompiledPlane
-from polymq.outside_logins import OutsideLogins
 from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings

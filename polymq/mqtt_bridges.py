@@ -18,7 +18,7 @@ from polymq.broker.errors import BrokerError
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
-from polymq.metrics import Probe, Value, counter, gauge
+from polymq.metrics.registry import Probe, Value, counter, gauge
 from polymq.net.connection import Context
 from polymq.servers import mqtt_limits
 from polymq.settings import Settings

@@ -20,7 +20,7 @@ from typing import Final
 from polymq.broker.engine import Engine
 from polymq.gateways.rocketmq.mapping import AUTO_QUEUES, AUTO_TOPIC, TOPIC_PERMISSION
 from polymq.logs import logger
-from polymq.metrics import Probe, gauge
+from polymq.metrics.registry import Probe, gauge
 from polymq.name_server import names_credentials
 from polymq.remoting.codes import MASTER_ID
 from polymq.remoting.driver_asyncio import AsyncioDriver

@@ -33,7 +33,7 @@ from typing import Final
 from weakref import WeakSet
 
 from polymq.logs import logger
-from polymq.metrics import Histogram, Probe, counter, gauge
+from polymq.metrics.registry import Histogram, Probe, counter, gauge
 
 YOUNG_OBJECTS: Final = 1_000
 """New objects, less those that were freed, before a young collection: 0.1 ms."""

@@ -24,7 +24,7 @@ from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
 from polymq.errors import ExitCode, Failure
 from polymq.logs import logger
-from polymq.metrics import Probe, gauge
+from polymq.metrics.registry import Probe, gauge
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen, reserve
 from polymq.net.roster import Roster

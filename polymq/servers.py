@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from polymq.broker.admission.connections import ConnectionSettings
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
-from polymq.metrics import metrics_route
+from polymq.metrics.registry import metrics_route
 from polymq.net.connection import Context
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource

@@ -58,7 +58,7 @@ NOT_SETTINGS: Final = frozenset(
     {"POLYMQ_KERNELS", "POLYMQ_CONFIG", "POLYMQ_USER", "POLYMQ_PASSWORD_FILE"}
 )
 """Variables with our prefix that mean something else: the form of the kernels, the file to read,
-who asks (`cli_access.py`)."""
+who asks (`commands/access.py`)."""
 DEFAULT_FILE: Final = Path("polymq.toml")
 SHOWN: Final = 200
 """Characters of a wrong value in an error."""

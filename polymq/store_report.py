@@ -11,7 +11,7 @@ from polymq.broker.retention.retention import Holder
 from polymq.core_log.cut_copy import list_cuts
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
-from polymq.metrics import Probe, counter, gauge
+from polymq.metrics.registry import Probe, counter, gauge
 
 
 def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from polymq import program_version
 from polymq.broker.engine import Engine
 from polymq.core_log.store import Store
-from polymq.mqtt_metrics import totals
+from polymq.metrics.mqtt import totals
 from polymq.net.connection import Context
 
 if TYPE_CHECKING:

@@ -69,10 +69,10 @@ def graph(root: Path) -> dict[str, set[str]]:
     }
 
 
-def folder_of(module: str, modules_of_broker: frozenset[str]) -> str:
+def folder_of(module: str, beside: frozenset[str]) -> str:
     """The folder that a module belongs to. Kernels belong to the folder that theirs is in. A file
-    of the broker beside its folders stands for itself."""
-    if module in modules_of_broker:
+    of the broker or the program beside its folders stands for itself."""
+    if module in beside:
         return module
     parts = module.split(".")[:-1]
     if parts and parts[-1] == "kernels" and parts != ["broker", "kernels"]:
@@ -122,9 +122,13 @@ def circles(arrows: Graph) -> Iterator[list[str]]:
 
 
 def beside_folders(root: Path) -> frozenset[str]:
-    """The modules of the broker that are in no folder of it."""
-    paths = (root / "broker").glob("*.py")
-    return frozenset(f"broker.{path.stem}" for path in paths if path.stem != "__init__")
+    """The modules of the broker and the program that are in no folder of these."""
+    return frozenset(
+        f"{folder}.{path.stem}"
+        for folder in ("broker", "polymq")
+        for path in (root / folder).glob("*.py")
+        if path.stem != "__init__"
+    )
 
 
 def out_of_order(root: Path) -> list[str]:
@@ -173,7 +177,7 @@ def test_the_order_has_each_folder_once() -> None:
     """A new folder has to be given its row before it can import anything."""
     units = [unit for row in ORDER for unit in row]
     folders = [path.parent.name for path in (ROOT / "broker").glob("*/__init__.py")]
-    files = [module.removeprefix("broker.") for module in beside_folders(ROOT)]
+    files = [path.stem for path in (ROOT / "broker").glob("*.py") if path.stem != "__init__"]
     assert sorted(units) == sorted(folders + files)
 
 

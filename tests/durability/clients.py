@@ -20,7 +20,7 @@ from typing import Any, Self
 import pika
 from pika.frame import Body, Header, Method, ProtocolHeader, decode_frame
 
-from polymq.admin_client import MessageReader
+from polymq.admin.client import MessageReader
 from polymq.broker.pacing.unhurried import PASSED_COUNT
 from polymq.ports import Ports
 from tests.durability import mqtt_packets as mqtt

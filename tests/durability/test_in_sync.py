@@ -8,7 +8,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from polymq.admin_client import AdminClient
+from polymq.admin.client import AdminClient
 from tests.durability import mqtt_packets as mqtt
 from tests.durability.clients import AmqpWire, MqttWire, Sink, bodies_of, pull
 from tests.durability.publishers import SAFE, Publisher

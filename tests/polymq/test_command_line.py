@@ -57,8 +57,10 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
 
 def test_a_command_does_not_load_a_server() -> None:
     """Else `polymq topic list` takes as long as the start of a server."""
-    loaded = loaded_by("import polymq.cli_client, polymq.cli_users, polymq.cli_broker")
-    assert "polymq.admin_client" in loaded
+    loaded = loaded_by(
+        "import polymq.commands.client, polymq.commands.users, polymq.commands.broker"
+    )
+    assert "polymq.admin.client" in loaded
     assert not loaded & {
         "aiohttp",
         "uvloop",
@@ -89,7 +91,12 @@ def test_a_server_does_not_load_the_commands() -> None:
     )
     assert "polymq.broker.engine" in loaded
     assert not loaded & {
-        *("polymq.admin_client", "polymq.cli_client", "polymq.cli_users", "polymq.doctor"),
+        *(
+            "polymq.admin.client",
+            "polymq.commands.client",
+            "polymq.commands.users",
+            "polymq.doctor",
+        ),
         *(
             "polymq.remoting.client",
             "polymq.remoting.consumer",
@@ -102,8 +109,8 @@ def test_a_server_does_not_load_the_commands() -> None:
 
 def test_a_command_of_another_module_is_found_when_it_is_used() -> None:
     loaded = loaded_by("from polymq.program import run; run(['topic', '--help'])")
-    assert "polymq.cli_client" in loaded
-    assert not loaded & {"polymq.cli_users", "polymq.cli_sink", "polymq.cli_broker"}
+    assert "polymq.commands.client" in loaded
+    assert not loaded & {"polymq.commands.users", "polymq.commands.sink", "polymq.commands.broker"}
 
 
 GROUPS = {(), *(path[:-1] for path in commands(polymq) if path)}
@@ -266,7 +273,7 @@ def test_ctrl_c_in_a_command_is_one_line(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("polymq.cli_access.find_ports", interrupted)
+    monkeypatch.setattr("polymq.commands.access.find_ports", interrupted)
     assert program.run(["topic", "list"]) == ExitCode.INTERRUPTED
     # The empty line before it ends the terminal's ^C.
     assert capsys.readouterr().err == "\npolymq: interrupted\n"
@@ -278,7 +285,7 @@ def test_a_bug_shows_where_it_is(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("somewhere")
 
-    monkeypatch.setattr("polymq.cli_access.find_ports", broken)
+    monkeypatch.setattr("polymq.commands.access.find_ports", broken)
     assert program.run(["topic", "list"]) == ExitCode.BUG
     errors = capsys.readouterr().err
     assert "ZeroDivisionError: somewhere" in errors
@@ -378,7 +385,7 @@ def test_what_the_sink_is_told_wins_over_the_configuration(
         reported.append((*(chosen[name] for name in names), settings.sink.fail_on_data_loss))
         return 0
 
-    monkeypatch.setattr("polymq.cli_sink.run_sink", run_sink)
+    monkeypatch.setattr("polymq.commands.sink.run_sink", run_sink)
     config = tmp_path / "polymq.toml"
     config.write_text('[sink]\ntopics = ["a"]\nexclude_topics = ["x"]\n')
     assert program.run(["sink", "--config", str(config), *arguments]) == 0

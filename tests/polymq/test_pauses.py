@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from polymq.metrics import Histogram, make_registry
+from polymq.metrics.registry import Histogram, make_registry
 from polymq.pauses import (
     DEPARTED_MAX,
     SETTLE_OBJECTS_MAX,

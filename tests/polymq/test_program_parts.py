@@ -13,9 +13,9 @@ from pathlib import Path
 import prometheus_client
 import pytest
 
-from polymq.admin_client import StoredMessage
+from polymq.admin.client import StoredMessage
 from polymq.logs import configure_logs, logger
-from polymq.metrics import counter, gauge, make_registry
+from polymq.metrics.registry import counter, gauge, make_registry
 from polymq.ports import FILE_NAME, Ports, find_ports, write_ports
 from polymq.settings import LogSettings, Settings, load_settings
 from polymq.workers import Workers

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     trio = pytest.importorskip("trio", reason="one of the drivers needs trio")
 
-from polymq.admin_client import AdminClient
+from polymq.admin.client import AdminClient
 from polymq.remoting.codes import ResponseCode
 from polymq.remoting.driver_blocking import BlockingClient
 from polymq.remoting.errors import LocalProtocolError, RemotingError, RequestFailed

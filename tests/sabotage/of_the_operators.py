@@ -6,16 +6,16 @@ from tests.sabotage.plan import Sabotage
 
 BANS = "tests/broker/test_bans.py"
 CONNECTIONS = "tests/broker/test_connections.py"
-PAGES = "tests/polymq/test_admin_mqtt.py"
+PAGES = "tests/polymq/admin/test_mqtt.py"
 LINES = "tests/gateways/mqtt/test_packet_lines.py"
 TABLE = "tests/broker/test_client_table.py"
-QUEUES = "tests/polymq/test_admin_queues.py"
+QUEUES = "tests/polymq/admin/test_queues.py"
 
 OF_THE_OPERATORS = (
     Sabotage(
         name="a-list-of-queues-has-the-last-ones-only",
         why="an operator does not see the queue that grows",
-        path="polymq/admin_queues.py",
+        path="polymq/admin/queues.py",
         old="            best = sorted(best + some)[: asked.limit + 1]\n",
         new="            best = sorted(some or best)[: asked.limit + 1]\n",
         tests=(QUEUES,),

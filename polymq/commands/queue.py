@@ -1,0 +1,170 @@
+"""`polymq queue`: commands that show queues, and purge or delete them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from polymq.admin.client import path_of
+from polymq.commands.access import admin_client, operator_options
+from polymq.commands.tables import (
+    fetch,
+    json_option,
+    page_options,
+    show_fields,
+    show_json,
+    show_list,
+    shown_time,
+    table,
+)
+from polymq.terminal import confirm, echo
+
+Row = dict[str, Any]
+
+
+@click.group()
+def queue() -> None:
+    """Show, purge and delete queues.
+
+    Queues are those of AMQP, and the subscriptions that applications pull over HTTP, whose queues
+    are called %SUB% and their name. Looking at a queue takes nothing from it.
+
+    NAME is the name of a queue. One that begins with a hyphen is written behind `--`.
+    """
+
+
+def _options(row: Row) -> str | None:
+    names = [name for name in ("durable", "exclusive", "auto_delete") if row[name]]
+    return " ".join(names) or None
+
+
+_COLUMNS: Final = {
+    "NAME": lambda row: row["name"],
+    "KIND": lambda row: row["kind"],
+    "USER": lambda row: row["user"] or None,
+    "OPTIONS": _options,
+    "READY": lambda row: row["ready"],
+    "UNACKNOWLEDGED": lambda row: row["unacknowledged"],
+    "CONSUMERS": lambda row: row["consumers"],
+}
+
+
+@queue.command("list")
+@operator_options
+@click.option("--user", help="Only queues that this user declared.")
+@click.option("--prefix", help="Only queues whose names begin with this text.")
+@click.option(
+    "--kind",
+    type=click.Choice(["all", "queue", "subscription"]),
+    default="all",
+    show_default=True,
+    help="Only queues of AMQP, or only subscriptions over HTTP.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["name", "ready", "unacknowledged", "consumers"]),
+    default="name",
+    show_default=True,
+    help="By name, or by a number, the largest first.",
+)
+@page_options
+@json_option
+def queue_list(
+    user: str | None,
+    prefix: str | None,
+    kind: str,
+    sort: str,
+    limit: int,
+    after: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """List queues with the number of their messages and consumers.
+
+    Messages that are ready wait for a consumer. Unacknowledged ones were delivered, and are neither
+    acknowledged nor given back.
+    """
+    query = {"user": user, "prefix": prefix, "kind": kind, "sort": sort, "after": after}
+    answer = fetch(admin_client(options), ("queues",), query, "queues", limit)
+    if as_json:
+        show_json(answer)
+    elif not answer["queues"]:
+        echo("There is no such queue.", err=True)
+    else:
+        show_list(answer, "queues", _COLUMNS)
+        shown = len(answer["queues"])
+        if sort != "name" and shown < answer["total"]:
+            echo(f"These are the first {shown:,} of {answer['total']:,} queues.", err=True)
+
+
+@queue.command("show")
+@operator_options
+@click.argument("name")
+@json_option
+def queue_show(name: str, as_json: bool, **options: Any) -> None:
+    """Show a queue, what waits in it, and its bindings."""
+    row = admin_client(options).ask("GET", path_of("queue", query={"name": name}))
+    if as_json:
+        show_json(row)
+        return
+    least = "" if row["ready_bytes_complete"] else "at least "
+    arguments = " ".join(f"{key}={value}" for key, value in sorted(row["arguments"].items()))
+    show_fields(
+        {
+            "name": row["name"],
+            "kind": row["kind"],
+            "user": row["user"] or None,
+            "options": _options(row),
+            "arguments": arguments or None,
+            "ready": f"{row['ready']:,} messages, {least}{row['ready_bytes']:,} bytes",
+            "oldest": shown_time(row["oldest_ms"]),
+            "unacknowledged": f"{row['unacknowledged']:,} messages",
+            "consumers": f"{row['consumers']:,}",
+        }
+    )
+    echo("bindings:" if row["bindings"] else "bindings: none")
+    rows = [
+        [one["exchange"] or "(default)", one["routing_key"], one["arguments"]]
+        for one in row["bindings"]
+    ]
+    if rows:
+        for line in table(["EXCHANGE", "ROUTING KEY", "ARGUMENTS"], rows):
+            echo("  " + line)
+
+
+@queue.command("purge")
+@operator_options
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def queue_purge(name: str, yes: bool, **options: Any) -> None:
+    """Remove all messages that are ready in queue NAME.
+
+    Messages that consumers have and did not acknowledge stay. Other queues keep their copies.
+    """
+    admin, query = admin_client(options), {"name": name}
+    row = admin.ask("GET", path_of("queue", query=query))
+    if not yes:
+        confirm(f"Remove {row['ready']:,} messages from queue {name}?")
+    answer = admin.ask("POST", path_of("queue", "purge", query=query))
+    echo(f"{answer['messages']:,} messages removed from queue {name}.")
+
+
+@queue.command("delete")
+@operator_options
+@click.argument("name")
+@click.option("--if-unused", is_flag=True, help="Only if it has no consumers.")
+@click.option("--if-empty", is_flag=True, help="Only if no messages are ready in it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def queue_delete(name: str, if_unused: bool, if_empty: bool, yes: bool, **options: Any) -> None:
+    """Delete queue NAME with its messages and bindings. Its consumers are cancelled."""
+    admin = admin_client(options)
+    row = admin.ask("GET", path_of("queue", query={"name": name}))
+    if not yes:
+        count = row["ready"] + row["unacknowledged"]
+        confirm(f"Delete queue {name} with {count:,} messages and {row['consumers']:,} consumers?")
+    query = {"name": name}
+    query |= {"if_unused": "true"} if if_unused else {}
+    query |= {"if_empty": "true"} if if_empty else {}
+    admin.ask("DELETE", path_of("queue", query=query))
+    echo(f"Queue {name} is deleted.")

@@ -1,0 +1,297 @@
+"""`polymq user` and `polymq permission`: commands that talk to a running server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from polymq.admin.client import path_of
+from polymq.commands.access import admin_client, operator_options, read_new_password
+from polymq.commands.access_keys import access_key
+from polymq.commands.imports import import_permissions, import_users
+from polymq.errors import ExitCode
+from polymq.terminal import confirm, echo
+
+ACTIONS: Final = ("publish", "subscribe", "create", "admin")
+
+password_file = click.option(
+    "--password-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File whose first line is the user's password. Default: the keyboard, or the first line "
+    "of standard input.",
+)
+
+
+def _subject(text: str) -> str:
+    return "role:anonymous" if text == "anonymous" else text
+
+
+# --- users -------------------------------------------------------------------------------------
+
+
+@click.group()
+def user() -> None:
+    """Create, change and delete users of a running server.
+
+    Once there is a user, every client has to log in, and may do what `polymq permission` allows.
+    """
+
+
+user.add_command(access_key)
+user.add_command(import_users)
+
+
+@user.command("add")
+@operator_options
+@click.argument("name")
+@password_file
+@click.option("--role", "roles", multiple=True, help="Add this role. May be repeated.")
+def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **options: Any) -> None:
+    """Create user NAME.
+
+    A new user may do nothing before it is given permissions, unless it has the role `admin`, which
+    may do everything.
+
+    Example: polymq user add ann --role admin
+    """
+    client = admin_client(options)
+    body = {"password": read_new_password(password_file), "roles": roles}
+    client.ask("PUT", path_of("users", name), body)
+    echo(f"User {name} added.")
+
+
+@user.command("password")
+@operator_options
+@click.argument("name")
+@password_file
+def user_password(name: str, password_file: Path | None, **options: Any) -> None:
+    """Change the password of user NAME. Connections that were made with the old one end."""
+    client = admin_client(options)
+    client.ask("PATCH", path_of("users", name), {"password": read_new_password(password_file)})
+    echo(f"Password of user {name} changed.")
+
+
+@user.command("delete")
+@operator_options
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def user_delete(name: str, yes: bool, **options: Any) -> None:
+    """Delete user NAME with its permissions and its MQTT sessions. Its connections end."""
+    client, path = admin_client(options), path_of("users", name)
+    client.ask("GET", path)
+    if not yes:
+        confirm(f"Delete user {name}?")
+    client.request("DELETE", path)
+    echo(f"User {name} deleted.")
+    if not client.ask("GET", "/users")["users"]:
+        echo("It was the last user: every client that is accepted may do everything again.")
+
+
+@user.command("disable")
+@operator_options
+@click.argument("name")
+def user_disable(name: str, **options: Any) -> None:
+    """Disable user NAME. Its connections end; nothing of it is deleted."""
+    admin_client(options).ask("PATCH", path_of("users", name), {"disabled": True})
+    echo(f"User {name} is disabled.")
+
+
+@user.command("enable")
+@operator_options
+@click.argument("name")
+def user_enable(name: str, **options: Any) -> None:
+    """Enable user NAME again."""
+    admin_client(options).ask("PATCH", path_of("users", name), {"disabled": False})
+    echo(f"User {name} is enabled.")
+
+
+@user.command("role")
+@operator_options
+@click.argument("name")
+@click.option("--add", "added", multiple=True, metavar="ROLE", help="Add this role.")
+@click.option("--remove", "removed", multiple=True, metavar="ROLE", help="Remove this role.")
+def user_role(name: str, added: tuple[str, ...], removed: tuple[str, ...], **options: Any) -> None:
+    """Add and remove roles of user NAME, or show them."""
+    changes = {"add_roles": added, "remove_roles": removed} if added or removed else None
+    value = _changed(name, changes, options)
+    echo(f"Roles of {name}: {', '.join(value['roles']) or 'none'}")
+
+
+@user.command("quota")
+@operator_options
+@click.argument("name")
+@click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
+def user_quota(name: str, values: tuple[str, ...], **options: Any) -> None:
+    """Show or change the quotas of user NAME.
+
+    KEY is what the quota limits: connections, sessions, subscriptions, queues, inflight (messages
+    of one MQTT session), messages_per_second, bytes_per_second.
+
+    A value is a number, `none` for no limit, or `default`.
+
+    Example: polymq user quota device7 connections=1 messages_per_second=100
+    """
+    value = _changed(name, {"quotas": _quota_values(values)} if values else None, options)
+    for key, bound in value["quotas"].items():
+        echo(f"  {key} = {'none' if bound is None else f'{bound:,}'}")
+
+
+def _changed(name: str, changes: object, options: dict[str, Any]) -> dict[str, Any]:
+    """A user after its changes; None: as it is."""
+    method = "GET" if changes is None else "PATCH"
+    return admin_client(options).ask(method, path_of("users", name), changes)
+
+
+def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
+    wanted: dict[str, int | str | None] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not (value.isdecimal() or value in ("none", "default")):
+            raise click.BadParameter(f"write KEY=NUMBER, KEY=none or KEY=default, not {text!r}")
+        wanted[key] = int(value) if value.isdecimal() else None if value == "none" else value
+    return wanted
+
+
+@user.command("list")
+@operator_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def user_list(as_json: bool, **options: Any) -> None:
+    """List all users with their roles."""
+    users = admin_client(options).ask("GET", "/users")["users"]
+    if as_json:
+        echo(json.dumps(users, ensure_ascii=False))
+        return
+    if not users:
+        echo("There are no users: every client that is accepted may do everything.")
+    width = max((len(value["name"]) for value in users), default=0)
+    for value in users:
+        state = "disabled" if value["disabled"] else "enabled"
+        echo(f"{value['name']:<{width}}  {state:<8}  {', '.join(value['roles'])}".rstrip())
+
+
+# --- permissions -------------------------------------------------------------------------------
+
+
+@click.group()
+def permission() -> None:
+    """Show and change the rules that allow or deny actions.
+
+    SUBJECT is the name of a user, or `role:` and the name of a role. `role:anonymous` stands for
+    clients that do not log in. ACTIONS are publish, subscribe, create and admin, separated by
+    commas. TOPIC is a pattern: sensors.room1.temp, sensors.*.temp (* is one level), sensors.# (#
+    is all further levels). {user} or %u, and {client_id} or %c, stand for the user and the MQTT
+    client id of the connection, where they are a whole level. MQTT's notation, sensors/+/temp, is
+    accepted, too.
+
+    What no rule allows is denied, and a rule that denies takes precedence.
+    """
+
+
+permission.add_command(import_permissions)
+
+
+def _rule(subject: str, actions: str, topic: str) -> dict[str, Any]:
+    listed = [one.strip() for one in actions.split(",")]
+    for action in listed:
+        if action not in ACTIONS:
+            raise click.BadParameter(f"there is no action {action!r}: use {', '.join(ACTIONS)}")
+    return {"subject": _subject(subject), "actions": listed, "topic": topic}
+
+
+@permission.command("allow")
+@operator_options
+@click.argument("subject")
+@click.argument("actions")
+@click.argument("topic")
+def permission_allow(subject: str, actions: str, topic: str, **options: Any) -> None:
+    """Allow SUBJECT the ACTIONS on TOPIC.
+
+    Example: polymq permission allow role:device publish,create devices.{client_id}.#
+    """
+    _add("allow", subject, actions, topic, options)
+
+
+@permission.command("deny")
+@operator_options
+@click.argument("subject")
+@click.argument("actions")
+@click.argument("topic")
+def permission_deny(subject: str, actions: str, topic: str, **options: Any) -> None:
+    """Deny SUBJECT the ACTIONS on TOPIC, even if other rules allow them. Takes effect at once."""
+    _add("deny", subject, actions, topic, options)
+
+
+def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str, Any]) -> None:
+    body = {"effect": effect, **_rule(subject, actions, topic)}
+    _show_rules(admin_client(options).ask("POST", "/permissions", body))
+
+
+@permission.command("remove")
+@operator_options
+@click.argument("subject")
+@click.argument("actions")
+@click.argument("topic")
+def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> None:
+    """Remove the rules that allow or deny SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
+    body = _rule(subject, actions, topic)
+    removed = admin_client(options).ask("DELETE", "/permissions", body)
+    echo("Removed:")
+    _show_rules(removed)
+
+
+@permission.command("list")
+@operator_options
+@click.argument("subject", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def permission_list(subject: str | None, as_json: bool, **options: Any) -> None:
+    """List all rules, or those of SUBJECT."""
+    query = {"subject": None if subject is None else _subject(subject)}
+    found = admin_client(options).ask("GET", path_of("permissions", query=query))
+    if as_json:
+        echo(json.dumps(found["permissions"], ensure_ascii=False))
+        return
+    if not found["permissions"]:
+        echo("There are no rules yet: use `polymq permission allow SUBJECT ACTIONS TOPIC`.")
+    _show_rules(found)
+
+
+@permission.command("check")
+@operator_options
+@click.argument("user")
+@click.argument("action", type=click.Choice(ACTIONS), metavar="ACTION")
+@click.argument("topic")
+@click.option("--client-id", help="MQTT client id, for rules with {client_id}.")
+def permission_check(
+    user: str, action: str, topic: str, client_id: str | None, **options: Any
+) -> int:
+    """Show whether USER may do ACTION on TOPIC, and which rule decides. The exit code is 1 if not.
+
+    Example: polymq permission check device7 publish devices.d7.temp --client-id d7
+    """
+    query = {"user": user, "action": action, "topic": topic, "client_id": client_id}
+    found = admin_client(options).ask("GET", path_of("permissions", "check", query=query))
+    verdict = "allowed" if found["allowed"] else "not allowed"
+    if found["needs"] != action:
+        verdict += f" (the topic does not exist: that needs {found['needs']}, too)"
+    echo(f"{verdict}: {found['rule'] or 'no rule allows it'}")
+    return ExitCode.OK if found["allowed"] else ExitCode.FAILED
+
+
+@permission.command("forget")
+@operator_options
+def permission_forget(**options: Any) -> None:
+    """Forget what services have answered until now.
+
+    The login service and the permission service are asked again about the next login, publish or
+    subscription. Subscriptions that clients have stay until they connect again.
+    """
+    admin_client(options).request("DELETE", "/service-answers")
+    echo("The answers of services are forgotten.")
+
+
+def _show_rules(answer: dict[str, Any]) -> None:
+    for rule in answer["permissions"]:
+        echo(f"{rule['effect']:<5}  {rule['subject']}  {rule['action']}  {rule['topic']}")

@@ -1,0 +1,110 @@
+"""Asks an HTTP service: `AskedService`.
+
+Rules:
+
+* A question is a POST with a JSON object, an answer is one with status 200. Whatever else comes
+  decides nothing.
+* Each question is a task, and as many as `calls_max` are under way: the engine counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+from polymq.asked_settings import AskedSettings
+from polymq.broker.accounts.service_answers import BadAnswer
+from polymq.broker.accounts.service_calls import Askable
+from polymq.errors import ExitCode, Failure
+from polymq.logins.outside_http import Caller, CallFailed, client_tls
+from polymq.secret_file import read_secret_file
+
+ANSWER_BYTES_MAX: Final = 64 * 1024
+_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""Of a header (RFC 9110 part 5.1)."""
+_OURS: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding"})
+
+Q = TypeVar("Q", bound=Askable)
+V = TypeVar("V")
+
+
+class HttpService(Generic[Q, V]):
+    """See the head of this file.
+
+    Args:
+        section: of the settings, for errors.
+        parse: reads the answer to a question. Raises BadAnswer.
+
+    Raises:
+        Failure: USAGE, a file of the settings cannot be used.
+
+    Attributes:
+        failures: of questions, by kind (a metric).
+    """
+
+    def __init__(
+        self, settings: AskedSettings, section: str, parse: Callable[[bytes, Q], V]
+    ) -> None:
+        self._settings = settings
+        self._parse = parse
+        self._tls = client_tls(settings.ca, f"{section}.ca")
+        self._headers = _header(settings.header_file, f"{section}.header_file")
+        self._caller: Caller | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        kinds = ("timeout", "unreachable", "status", "malformed")
+        self.failures = dict.fromkeys(kinds, 0)
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        self._caller = Caller(
+            self._settings.url,
+            self._tls,
+            connections_max=self._settings.calls_max,
+            seconds_max=self._settings.timeout_seconds,
+            size_max=ANSWER_BYTES_MAX,
+            headers=self._headers,
+        )
+
+    async def stop(self) -> None:
+        """Answer no question any more."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._caller is not None:
+            await self._caller.close()
+
+    def ask(self, question: Q, answer: Callable[[V | str], None]) -> None:
+        """See `AskedService`."""
+        task = asyncio.get_running_loop().create_task(self._call(question, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, question: Q, answer: Callable[[V | str], None]) -> None:
+        found: V | str
+        assert self._caller is not None
+        try:
+            content = await self._caller.call("POST", question.content())
+            found = self._parse(content, question)
+        except CallFailed as error:
+            self.failures[error.kind] += 1
+            found = str(error)
+        except BadAnswer as error:
+            self.failures["malformed"] += 1
+            found = f"its answer cannot be used: {error}"
+        answer(found)
+
+
+def _header(file: str, setting: str) -> Mapping[str, str]:
+    if not file:
+        return {}
+    text = read_secret_file(file, setting).decode("latin-1")
+    name, colon, value = text.partition(":")
+    value = value.strip()
+    is_text = value.isascii() and value.isprintable()
+    if not (colon and value and is_text and _NAME.fullmatch(name)) or name.lower() in _OURS:
+        said = f"{setting} {file} needs one line with a header, such as `Authorization: Bearer ...`"
+        raise Failure(ExitCode.USAGE, said)
+    return {name: value}

@@ -1,0 +1,2 @@
+"""What mosquitto's configuration becomes here: a mosquitto.conf, password files, access control
+lists."""
