@@ -413,7 +413,6 @@ class Node:
         )
         self._stack.append(partial(bridges.stop, settings.server.drain_seconds))
         bridges.start(self._servers.values())
-        tls_files.start()
         if not any(ports.values()) and not self._mqtt_listeners:
             logger("polymq").warning(
                 "no client can connect: mqtt, amqp, http and rocketmq are all switched off "
@@ -421,7 +420,8 @@ class Node:
             )
         ports["admin"] = None
         if settings.admin.enabled:
-            ports["admin"] = await self._open_admin(registry, backups)
+            ports |= await self._open_admin(registry, backups, tls_files)
+        tls_files.start()
         return ports
 
     async def _open_listener(
@@ -483,7 +483,9 @@ class Node:
             self._registration.start()
         return beside
 
-    async def _open_admin(self, registry: CollectorRegistry, backups: BackupHandlers) -> int:
+    async def _open_admin(
+        self, registry: CollectorRegistry, backups: BackupHandlers, tls_files: TlsFiles
+    ) -> dict[str, int | None]:
         directory = self._settings.server.data_directory
         token = new_token()
         try:
@@ -506,7 +508,13 @@ class Node:
         )
         self._admin = admin
         self._stack.append(self._close_admin)
-        return await admin.start(self._settings.admin.port)
+        ports: dict[str, int | None] = {"admin": await admin.start(self._settings.admin.port)}
+        api = self._settings.api
+        if api.enabled:
+            tls = tls_files.source(self._settings.tls, HTTP_PROTOCOLS)
+            host = api.host or self._settings.server.host
+            ports["api"] = await admin.start_remote(host, api.port, tls)
+        return ports
 
     async def _close_admin(self) -> None:
         """Close the operator's listener; while somebody waits for a promotion, `leave` does

@@ -64,6 +64,8 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
     yield from wanted_listener_ports(settings)
     if settings.admin.enabled:
         yield "admin", ADMIN_HOST, settings.admin.port
+    if settings.admin.enabled and settings.api.enabled:
+        yield "api", settings.api.host or host, settings.api.port
     if settings.names.enabled:
         yield "names", host, settings.names.port
     if settings.names.enabled and secure:

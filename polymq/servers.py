@@ -270,6 +270,11 @@ def check_tls(settings: Settings) -> None:
         Failure: USAGE, a certificate or key is missing or not what it should be.
     """
     names_tls(settings)
+    api = settings.api
+    is_reachable = not is_loopback(api.host or settings.server.host)
+    if api.enabled and is_reachable and not settings.tls.certificate and not api.allow_plain:
+        text = "the listener of [api] needs a certificate (tls.certificate), or api.allow_plain"
+        raise Failure(ExitCode.USAGE, text)
     opened = {name: section for name, section in settings.listeners.items() if section.enabled}
     if not opened or make_tls(settings.tls) is not None:
         return

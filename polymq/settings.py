@@ -233,6 +233,21 @@ class AdminSettings(Section):
     """The port. 0: the system chooses a free port."""
 
 
+class ApiSettings(Section):
+    """The admin API for other machines. Callers log in. It is also on the listener of `[admin]`."""
+
+    enabled: bool = False
+    """Whether to open this listener."""
+    host: str = ""
+    """The address that it binds to. Empty: that of the other listeners (`server.host`)."""
+    port: PortNumber = 9465
+    """The port. With a certificate (`[tls]`) it is for TLS only. 0: the system chooses a free
+    port."""
+    allow_plain: bool = False
+    """Whether other machines may use it without TLS, so that passwords cross the network
+    unencrypted. If false, an address that other machines can reach needs a certificate."""
+
+
 class StorageSettings(Section):
     """The commit log."""
 
@@ -380,6 +395,7 @@ class Settings(Section):
     rocketmq: RocketmqSettings = RocketmqSettings()
     names: NamesSettings = NamesSettings()
     admin: AdminSettings = AdminSettings()
+    api: ApiSettings = ApiSettings()
     storage: StorageSettings = StorageSettings()
     topics: TopicDefaults = TopicDefaults()
     replication: ReplicationSettings = ReplicationSettings()

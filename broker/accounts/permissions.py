@@ -53,7 +53,12 @@ EXACT_PREFIX: Final = "{exact}/"
 """The same as text. No level can have braces."""
 
 ADMIN_ROLE: Final = "admin"
-"""The one role that has a rule of its own: it may do everything, everywhere."""
+"""The role that may do everything, everywhere."""
+OPERATOR_ROLE: Final = "operator"
+"""The role that may see everything that operators see, and act on it: no users, rules or roles of
+brokers. It may neither read nor publish messages."""
+READER_ROLE: Final = "reader"
+"""The role that may see what operators see, and change nothing."""
 ANONYMOUS: Final = "anonymous"
 """Name and role of who comes without a name. No user can be called so."""
 
@@ -86,8 +91,12 @@ class Action(enum.Enum):
     CREATE = "create"
     """Topics that come into being, and AMQP's exchanges, queues and bindings: their making and
     their end."""
+    MONITOR = "monitor"
+    """To see what operators see: figures, names, settings; not what is in messages."""
+    OPERATE = "operate"
+    """To act on it: to purge, delete, move, disconnect, ban, pause. It includes MONITOR."""
     ADMIN = "admin"
-    """The operator's listener: topics, users, permissions."""
+    """Topics, users, permissions, the roles of brokers. It includes OPERATE."""
 
 
 class Effect(enum.Enum):
@@ -117,11 +126,26 @@ class Rule:
 
 
 EVERYTHING: Final[Address] = (REST,)
-ADMIN_RULES: Final = tuple(
-    Rule(subject=f"role:{ADMIN_ROLE}", effect=Effect.ALLOW, action=action, pattern=EVERYTHING)
-    for action in Action
-)
+MANAGING: Final = (Action.MONITOR, Action.OPERATE, Action.ADMIN)
+"""What is done at the operators' listeners. Each includes those before it."""
+
+
+def _given(role: str, *actions: Action) -> tuple[Rule, ...]:
+    subject = f"role:{role}"
+    return tuple(
+        Rule(subject=subject, effect=Effect.ALLOW, action=action, pattern=EVERYTHING)
+        for action in actions
+    )
+
+
+ADMIN_RULES: Final = _given(ADMIN_ROLE, *Action)
 """What the role `admin` has without being given it."""
+ROLE_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    ADMIN_ROLE: ADMIN_RULES,
+    OPERATOR_ROLE: _given(OPERATOR_ROLE, Action.OPERATE),
+    READER_ROLE: _given(READER_ROLE, Action.MONITOR),
+}
+"""What roles have without being given it, by the name of the role."""
 
 
 class BadPattern(ValueError):

@@ -23,8 +23,8 @@ from polymq.broker.accounts.access_keys import AccessKey, KeyRing
 from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.permissions import (
     ADMIN_ROLE,
-    ADMIN_RULES,
     ANONYMOUS,
+    ROLE_RULES,
     Action,
     Effect,
     Rule,
@@ -350,7 +350,8 @@ class Users:
         found = self.rules(name)
         for role in user.roles:
             found += self.rules(ROLE_PREFIX + role)
-        return [*found, *ADMIN_RULES] if ADMIN_ROLE in user.roles else found
+            found += ROLE_RULES.get(role, ())
+        return found
 
     def concerns(self, change: Change, name: str) -> bool:
         """Whether a change may be one for the principal."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.permissions import (
     DEAD_LETTER_PREFIX,
+    MANAGING,
     RETRY_PREFIX,
     Action,
     Decision,
@@ -17,6 +18,7 @@ from polymq.broker.admission.asking import Asker
 from polymq.broker.admission.rights import Rights, RightsSource
 from polymq.broker.errors import Refused
 from polymq.broker.port.broker import BrokerPort
+from polymq.broker.port.principals import Managing
 from polymq.broker.port.publishing import Route
 from polymq.broker.port.values import REST, Address
 from polymq.broker.routing.trie import address_of
@@ -77,6 +79,9 @@ class Anybody:
 
     def check_admin(self, address: Address) -> None:
         """See `PrincipalPort.check_admin`."""
+
+    def check_managing(self, least: Managing) -> None:
+        """See `PrincipalPort.check_managing`."""
 
     def check_admitted(self) -> None:
         """See `PrincipalPort.check_admitted`."""
@@ -179,6 +184,13 @@ class Principal(Rights):
     def check_admin(self, address: Address) -> None:
         """See `PrincipalPort.check_admin`."""
         self.check_filter(address, Action.ADMIN)
+
+    def check_managing(self, least: Managing) -> None:
+        """See `PrincipalPort.check_managing`."""
+        action = Action(least)
+        enough = MANAGING[MANAGING.index(action) :]
+        if not any(self.decide_all(one, (REST,)).allowed for one in enough):
+            self.check_filter((REST,), action)
 
     def check_group(self, name: str) -> None:
         """See `PrincipalPort.check_group`."""

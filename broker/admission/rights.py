@@ -97,10 +97,14 @@ class Rights:
         self.refresh()
         return self._rules.decide(action, address)
 
+    def decide_all(self, action: Action, address: Address) -> Decision:
+        """What the rules say about everything that the filter matches."""
+        self.refresh()
+        return self._rules.decide_filter(action, address)
+
     def decide_read(self, address: Address) -> Decision:
         """What the rules say of reading everything that the filter matches."""
-        self.refresh()
-        return self._rules.decide_filter(Action.SUBSCRIBE, address)
+        return self.decide_all(Action.SUBSCRIBE, address)
 
     def may_know(self, topic: str) -> bool:
         """Whether anything in the topic may be read or published."""
@@ -109,8 +113,7 @@ class Rights:
 
     def is_admin(self) -> bool:
         """Whether everything may be administered."""
-        self.refresh()
-        return self._rules.decide_filter(Action.ADMIN, (REST,)).allowed
+        return self.decide_all(Action.ADMIN, (REST,)).allowed
 
     def now(self) -> float:
         """The wall clock in seconds, for rates."""

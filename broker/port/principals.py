@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from polymq.broker.errors import Refused
 from polymq.broker.port.connections import ConnectedClient
@@ -13,6 +13,9 @@ from polymq.broker.port.values import Address
 if TYPE_CHECKING:
     from polymq.broker.port.broker import BrokerPort
 
+Managing = Literal["monitor", "operate", "admin"]
+"""What is done at the operators' listeners: the names of `permissions.MANAGING`. Each includes
+those before it."""
 
 LOGIN_EXPIRED: Final = "what it logged in with has expired"
 """Why a connection has to end, as `PrincipalPort.enter` says it: protocols may have a code for
@@ -272,6 +275,10 @@ class PrincipalPort(Protocol):
 
     def check_admin(self, address: Address) -> None:
         """Whether everything may be administered that the filter matches. Raises Refused:
+        FORBIDDEN."""
+
+    def check_managing(self, least: Managing) -> None:
+        """Whether it has this right, or one that includes it, on everything. Raises Refused:
         FORBIDDEN."""
 
     def check_admitted(self) -> None:

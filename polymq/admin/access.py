@@ -1,7 +1,8 @@
-"""Who may use the operator's listener, once there are users.
+"""Who may use the operators' listeners.
 
-Two ways in: a user with the right `admin` (HTTP Basic), or the operator's token
-(`operator_token.py`).
+Two ways in: a user (HTTP Basic) with the right that an operation needs, or the operator's token
+(`operator_token.py`), which is enough for all. While there are no users, everybody on this machine
+may use the listener on loopback; another listener lets nobody in then.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""
 OPEN: Final = "(nobody: there are no users)"
 CALLER: Final = web.RequestKey("caller", str)
-_FREE_PATHS: Final = frozenset({"/health", "/metrics"})
-"""Figures without names or contents, which monitoring asks for."""
+"""Who asks, for the audit log."""
+PORT: Final = web.RequestKey("port", BrokerPort)
+"""What the caller may do as a client."""
+_FREE_PATHS: Final = frozenset({"/health", "/metrics", "/api/v1/openapi.json"})
+"""Figures without names or contents, which monitoring asks for; and what the API looks like."""
 
 
 class Access:
@@ -38,11 +42,24 @@ class Access:
         self._admission = admission
         self._token = token
 
-    async def check(self, request: web.Request) -> None:
-        """Note who asks in `request[CALLER]`. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN."""
-        request[CALLER] = OPEN
-        if request.path in _FREE_PATHS or not self._admission.users.closed:
+    async def check(self, request: web.Request, *, is_local: bool) -> None:
+        """Note who asks, in `request[CALLER]` and `request[PORT]`.
+
+        Args:
+            is_local: the listener is on loopback.
+
+        Raises:
+            Refused: NOT_AUTHENTICATED, FORBIDDEN.
+        """
+        request[CALLER], request[PORT] = OPEN, self._port
+        if request.path in _FREE_PATHS or (is_local and not self._admission.users.closed):
             return
+        if not self._admission.users.closed:
+            raise Refused(
+                Reason.NOT_AUTHENTICATED,
+                "this listener lets nobody in before there is a user: `polymq user add NAME` on "
+                "the server's machine makes one",
+            )
         scheme, _, value = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             if not hmac.compare_digest(value.encode("utf-8", "replace"), self._token.encode()):
@@ -51,11 +68,15 @@ class Access:
             return
         principal = await self._principal(request, scheme, value)
         port = self._port.admission.for_principal(principal)
-        port.principal.check_admin(_address(request))
-        if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
-            name = request.match_info.get("name")
-            port.principal.check_read((REST,) if name is None else (name, REST))
-        request[CALLER] = principal
+        right = getattr(request.match_info.handler, "right", None)
+        if right is None:
+            port.principal.check_admin(_address(request))
+            if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
+                name = request.match_info.get("name")
+                port.principal.check_read((REST,) if name is None else (name, REST))
+        else:
+            port.principal.check_managing(right)
+        request[CALLER], request[PORT] = principal, port
 
     async def _principal(self, request: web.Request, scheme: str, value: str) -> str:
         user: str | None = None

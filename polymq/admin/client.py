@@ -102,6 +102,11 @@ def path_of(*parts: str, query: Mapping[str, object] | None = None) -> str:
     return f"{path}?{urlencode(asked)}" if asked else path
 
 
+def api_path(*parts: str, query: Mapping[str, object] | None = None) -> str:
+    """The path of a resource of the admin API."""
+    return "/api/v1" + path_of(*parts, query=query)
+
+
 def server_health(ports: Ports) -> str:
     """`ok`, or what a server says is wrong with it. Raises Failure."""
     port = _open_port(ports.admin, "admin")

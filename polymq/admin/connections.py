@@ -27,7 +27,7 @@ def problem(status: int, text: str) -> web.Response:
 
 
 class AdminConnection(RequestHandler):
-    """One connection; one over the limit is closed at once."""
+    """One connection. The roster admitted it before it was made."""
 
     __slots__ = ("_deadline", "_roster")
 
@@ -50,11 +50,6 @@ class AdminConnection(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count."""
         super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
-        address = peer[0] if isinstance(peer, tuple) else ""
-        if self._roster.admit(lambda: self, address) is None:
-            self.force_close()
-            return
         self._deadline = asyncio.get_running_loop().call_later(FIRST_SECONDS_MAX, self.force_close)
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -1,26 +1,14 @@
-"""Queues that have a name at the operator's listener: what the commands `polymq queue` ask for.
-
-They are AMQP's queues and the named subscriptions of HTTP, in one list.
-
-Rules:
-
-* A list is put together in steps, so a broker with very many queues serves its clients meanwhile.
-  It is sorted for each request, and nothing is stored for that.
-* By name, a list comes in pages. A page says where the next one begins (`after`). By a number it
-  has the largest first, and no second page: numbers change from one request to the next.
-* Queue names may have any character, so they are in the query, not in the path.
-"""
+"""Queues that have a name: AMQP's queues and the named subscriptions of HTTP, in one list."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
-from aiohttp import web
-
-from polymq.admin.access import CALLER
-from polymq.admin.mqtt import Committed
-from polymq.admin.steps import in_steps, page_limit
+from polymq.admin.commits import Committed
+from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
@@ -28,23 +16,117 @@ from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.named_queues.inspection import inspect_backlog, unacknowledged_count
 from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
 
-QUEUES_AT_ONCE: Final = 200
-"""Queues that are looked at in one step."""
 BINDINGS_MAX: Final = 1_000
 """Bindings of one queue that are shown."""
 
-Key = tuple[Any, ...]
+Kind = Literal["queue", "subscription"]
 
-_NUMBERS: Final[Mapping[str, Callable[[NamedQueue], int]]] = {
+_NUMBERS: Final[Mapping[str, Callable[[NamedQueue], float]]] = {
     "ready": lambda found: found.group.ready_count,
     "unacknowledged": unacknowledged_count,
     "consumers": lambda found: len(found.group.registrations),
 }
-_KINDS: Final = ("queue", "subscription")
+
+
+class Queue(Value):
+    """A queue and the numbers of its messages.
+
+    Attributes:
+        name: of the queue; that of a subscription has %SUB% before its name.
+        kind: `queue` (AMQP) or `subscription` (HTTP).
+        user: who declared it; empty if there were no users.
+        durable: whether it survives a restart.
+        exclusive: whether it belongs to one connection.
+        auto_delete: whether it ends with its last consumer.
+        arguments: as its declaration gave them, such as x-max-length.
+        ready: messages that wait for a consumer.
+        unacknowledged: messages that were delivered, and are neither acknowledged nor given back.
+        consumers: how many there are.
+    """
+
+    name: str
+    kind: Kind
+    user: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: dict[str, Any]
+    ready: int
+    unacknowledged: int
+    consumers: int
+
+
+class Binding(Value):
+    """What brings messages into a queue.
+
+    Attributes:
+        exchange: its name; empty for the default exchange.
+        routing_key: of the binding.
+        arguments: of the binding, as text.
+    """
+
+    exchange: str
+    routing_key: str
+    arguments: str
+
+
+class QueueDetails(Queue):
+    """A queue, what waits in it, and its bindings.
+
+    Attributes:
+        ready_bytes: of the messages that wait, as they are in the log.
+        ready_bytes_complete: whether all of them were counted; false for very long queues.
+        oldest_ms: when the oldest message that waits was stored, in milliseconds since the epoch;
+            null: nothing waits.
+        bindings: at most 1,000.
+    """
+
+    ready_bytes: int
+    ready_bytes_complete: bool
+    oldest_ms: int | None
+    bindings: list[Binding]
+
+
+class QueueMessages(Value):
+    """How many messages a queue lost.
+
+    Attributes:
+        name: of the queue.
+        messages: how many were removed.
+    """
+
+    name: str
+    messages: int
+
+
+class QueuesQuery(PageQuery):
+    """Which queues.
+
+    Attributes:
+        sort: by name, or by a number, the largest first.
+        user: only queues that this user declared.
+        kind: only queues of AMQP, or only subscriptions over HTTP.
+    """
+
+    sort: Literal["name", "ready", "unacknowledged", "consumers"] = "name"
+    user: str | None = None
+    kind: Literal["all", "queue", "subscription"] = "all"
+
+
+class DeleteQuery(Given):
+    """When a queue may be deleted.
+
+    Attributes:
+        if_unused: only if it has no consumers.
+        if_empty: only if no messages are ready in it.
+    """
+
+    if_unused: bool = False
+    if_empty: bool = False
 
 
 class QueueHandlers:
-    """The answers at `/queues` and `/queue`.
+    """Carries out the operations on queues.
 
     Args:
         committed: waits until a change is on the disk.
@@ -55,51 +137,70 @@ class QueueHandlers:
         self._named = engine.named_queues
         self._committed = committed
 
-    def routes(self) -> list[web.RouteDef]:
-        """For the application."""
-        return [
-            web.get("/queues", self._list),
-            web.get("/queue", self._show),
-            web.delete("/queue", self._delete),
-            web.post("/queue/purge", self._purge),
-        ]
+    def group(self) -> Group:
+        """The operations."""
+        named = {"name": "the queue"}
+        return Group(
+            name="queues",
+            about="Queues of AMQP, and subscriptions that applications pull over HTTP.",
+            operations=[
+                Operation(
+                    method="GET",
+                    path="/queues",
+                    name="listQueues",
+                    summary="List queues with the numbers of their messages and consumers",
+                    right="monitor",
+                    handler=self._list,
+                    query=QueuesQuery,
+                    answer=Page[Queue],
+                ),
+                Operation(
+                    method="GET",
+                    path="/queues/{name}",
+                    name="getQueue",
+                    summary="Show a queue, what waits in it, and its bindings",
+                    right="monitor",
+                    handler=self._show,
+                    answer=QueueDetails,
+                    path_about=named,
+                ),
+                Operation(
+                    method="DELETE",
+                    path="/queues/{name}",
+                    name="deleteQueue",
+                    summary="Delete a queue with its messages and bindings",
+                    right="operate",
+                    handler=self._delete,
+                    query=DeleteQuery,
+                    answer=QueueMessages,
+                    path_about=named,
+                ),
+                Operation(
+                    method="POST",
+                    path="/queues/{name}/purge",
+                    name="purgeQueue",
+                    summary="Remove the messages of a queue that are ready",
+                    about="Messages that consumers have stay, and other queues keep their copies.",
+                    right="operate",
+                    handler=self._purge,
+                    answer=QueueMessages,
+                    path_about=named,
+                ),
+            ],
+        )
 
-    async def _list(self, request: web.Request) -> web.Response:
-        return web.json_response(await in_steps(self.page(Asked(request.query))))
-
-    def page(self, asked: Asked) -> Generator[None, None, dict[str, Any]]:
-        """One page of the list."""
-        queues = self._named.queues
-        names = list(queues)
-        best: list[Key] = []
-        bound: Key | None = None  # what comes behind it is not on the page
-        total = 0
-        for first in range(0, len(names), QUEUES_AT_ONCE):
-            some = []
-            for name in names[first : first + QUEUES_AT_ONCE]:
-                found = queues.get(name)
-                if found is None or not asked.wants(name):
-                    continue
-                if asked.user is not None and asked.user != self._user(found):
-                    continue
-                total += 1
-                if asked.after is None or name > asked.after:
-                    key = asked.key(name, found)
-                    if bound is None or key < bound:
-                        some.append(key)
-            best = sorted(best + some)[: asked.limit + 1]
-            if len(best) > asked.limit:
-                bound = best[-1]
-            yield
-        rows = []
-        for *_, name in best[: asked.limit]:
-            found = queues.get(name)
-            if found is not None:  # else it was deleted meanwhile
-                rows.append(self._row(name, found))
-            yield
-        has_more = len(best) > asked.limit
-        after = best[asked.limit - 1][-1] if has_more and asked.sort == "name" else None
-        return {"queues": rows, "after": after, "total": total}
+    async def _list(self, call: Call[QueuesQuery]) -> Page[Queue]:
+        query, queues = call.query, self._named.queues
+        user, kind = query.user, query.kind
+        listing = Listing(
+            names=queues,
+            find=queues.get,
+            row=lambda name, found: Queue(**self._row(name, found)),
+            number=_NUMBERS.get(query.sort),
+            wants_name=None if kind == "all" else lambda name: _kind(name) == kind,
+            wants=None if user is None else lambda found: self._user(found) == user,
+        )
+        return await in_steps(page_of(listing, query))
 
     def _user(self, found: NamedQueue) -> str:
         return self._engine.exchanges.owners.principal_of(found.terms.maker)
@@ -119,42 +220,38 @@ class QueueHandlers:
             "consumers": len(found.group.registrations),
         }
 
-    def _queue(self, request: web.Request) -> NamedQueue:
-        name = request.query.get("name")
-        if not name:
-            raise Refused(Reason.BAD_ARGUMENT, "name the queue: name")
+    def _queue(self, call: Call[Any]) -> NamedQueue:
+        name = call.path["name"]
         found = self._named.queues.get(name)
         if found is None:
             raise Refused(Reason.NOT_FOUND, f"there is no queue {name!r}")
         return found
 
-    async def _show(self, request: web.Request) -> web.Response:
-        found = self._queue(request)
+    async def _show(self, call: Call[Given]) -> QueueDetails:
+        found = self._queue(call)
         backlog = await in_steps(inspect_backlog(found), self._engine.core.reading)
-        bindings: list[dict[str, str]] = []
+        bindings: list[Binding] = []
         for (exchange, key, arguments), _ in self._engine.exchanges.bindings_of(found):
             if len(bindings) == BINDINGS_MAX:
                 break
-            bindings.append({"exchange": exchange, "routing_key": key, "arguments": arguments})
-        return web.json_response(
-            {
-                **self._row(found.name, found),
-                "ready_bytes": backlog.bytes,
-                "ready_bytes_complete": backlog.is_complete,
-                "oldest_ms": backlog.oldest_ms,
-                "bindings": bindings,
-            }
+            bindings.append(Binding(exchange=exchange, routing_key=key, arguments=arguments))
+        return QueueDetails(
+            **self._row(found.name, found),
+            ready_bytes=backlog.bytes,
+            ready_bytes_complete=backlog.is_complete,
+            oldest_ms=backlog.oldest_ms,
+            bindings=bindings,
         )
 
-    async def _purge(self, request: web.Request) -> web.Response:
-        found = self._queue(request)
+    async def _purge(self, call: Call[Given]) -> QueueMessages:
+        found = self._queue(call)
         count, position = self._named.purge(found.name, owner=found.owner)
-        audit.note("queue purged", queue=found.name, messages=count, by=request[CALLER])
+        audit.note("queue purged", queue=found.name, messages=count, by=call.caller)
         await self._committed(position)
-        return web.json_response({"name": found.name, "messages": count})
+        return QueueMessages(name=found.name, messages=count)
 
-    async def _delete(self, request: web.Request) -> web.Response:
-        found = self._queue(request)
+    async def _delete(self, call: Call[DeleteQuery]) -> QueueMessages:
+        found = self._queue(call)
         if _kind(found.name) == "subscription":
             name = found.name.removeprefix(SUBSCRIPTION_PREFIX)
             raise Refused(
@@ -164,49 +261,14 @@ class QueueHandlers:
             )
         count, position = self._named.delete(
             found.name,
-            if_unused=_flag(request.query, "if_unused"),
-            if_empty=_flag(request.query, "if_empty"),
+            if_unused=call.query.if_unused,
+            if_empty=call.query.if_empty,
             owner=found.owner,
         )
-        audit.note("queue deleted", queue=found.name, messages=count, by=request[CALLER])
+        audit.note("queue deleted", queue=found.name, messages=count, by=call.caller)
         await self._committed(position)
-        return web.json_response({"name": found.name, "messages": count})
+        return QueueMessages(name=found.name, messages=count)
 
 
-class Asked:
-    """What a request for a list asks for: a page, and filters. Raises Refused: BAD_ARGUMENT."""
-
-    def __init__(self, query: Mapping[str, str]) -> None:
-        self.limit = page_limit(query)
-        self.after = query.get("after")
-        self.sort = _one_of(query, "sort", ("name", *_NUMBERS))
-        self._number = _NUMBERS.get(self.sort)
-        if self.after is not None and self.sort != "name":
-            raise Refused(Reason.BAD_ARGUMENT, "only a list that is sorted by name has pages")
-        self._prefix = query.get("prefix", "")
-        self.user = query.get("user")
-        self._kind = _one_of(query, "kind", ("all", *_KINDS))
-
-    def wants(self, name: str) -> bool:
-        """Whether a queue of this name passes the filters."""
-        return name.startswith(self._prefix) and self._kind in ("all", _kind(name))
-
-    def key(self, name: str, found: NamedQueue) -> Key:
-        """By which queues are sorted, ascending. The name stands last."""
-        return (name,) if self._number is None else (-self._number(found), name)
-
-
-def _kind(name: str) -> str:
+def _kind(name: str) -> Kind:
     return "subscription" if name.startswith(SUBSCRIPTION_PREFIX) else "queue"
-
-
-def _one_of(query: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    value = query.get(name, allowed[0])
-    if value not in allowed:
-        text = f"{name} is one of {', '.join(allowed)}, not {value!r}"
-        raise Refused(Reason.BAD_ARGUMENT, text)
-    return value
-
-
-def _flag(query: Mapping[str, str], name: str) -> bool:
-    return _one_of(query, name, ("false", "true")) == "true"

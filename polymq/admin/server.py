@@ -1,10 +1,13 @@
-"""The operator's listener: metrics, health, topics, users. HTTP on loopback, whatever the other
-listeners bind to. Who may use it is in `access.py`; users and permissions are in
-`users.py`.
+"""The operators' listeners: the admin API, metrics and health over HTTP.
 
-Rules against web pages that a browser on this machine happens to show: the `Host` header must
-name loopback (DNS rebinding), and what changes something must carry the header `X-PolyMQ-Admin`,
-which no page can send to another origin without asking first, and nobody answers that question.
+One is on loopback, whatever the other listeners bind to. A second one is for operators and consoles
+of other machines, if `admin.host` names an address. Who may use them is in `access.py`.
+
+Rules against web pages that an operator's browser happens to show:
+
+* On loopback, the `Host` header must name loopback (DNS rebinding).
+* What changes something must carry the header `X-PolyMQ-Admin` or a body of JSON, which no page can
+  send to another origin without asking first, and nobody answers that question.
 """
 
 from __future__ import annotations
@@ -12,37 +15,43 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import prometheus_client
 from aiohttp import web
 
+from polymq import program_version
 from polymq.admin.access import Access, named_topic
+from polymq.admin.api import api_routes
 from polymq.admin.bans import BanHandlers
+from polymq.admin.commits import Commits
 from polymq.admin.connections import AdminConnection, problem
 from polymq.admin.mqtt import MqttHandlers
 from polymq.admin.mqtt_names import MqttNames
+from polymq.admin.operations import API_PATH
 from polymq.admin.queries import QueryHandlers
 from polymq.admin.queues import QueueHandlers
+from polymq.admin.topics import TopicHandlers
 from polymq.admin.trace import TraceHandlers
 from polymq.admin.users import UserHandlers
 from polymq.broker.engine import Engine
-from polymq.broker.port import Position, Reason, Refused, StorageFailed, TopicInfo, display_name
+from polymq.broker.port import Reason, Refused, StorageFailed, TopicInfo, display_name
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.metrics.registry import metrics_route
 from polymq.net.budget import Share
-from polymq.net.listener import explain
+from polymq.net.listener import bind, explain
+from polymq.net.loop_server import LoopServer
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST
 from polymq.settings import is_loopback
 
 BODY_BYTES_MAX: Final = 64 * 1024
 QUEUES_MAX: Final = 1024
 """Of one topic: more readers in parallel than any group has."""
-COMMIT_SECONDS_MAX: Final = 10.0
-"""A change that is not on disk by then is answered 503: it may still happen."""
 
 STATUS: Final = {
     Reason.NOT_FOUND: 404,
@@ -98,28 +107,28 @@ class AdminServer:
             share, close=AdminConnection.abort, now=time.monotonic
         )
         self._port = engine.port
+        self._committed = committed = Commits(engine).committed
         self._access = Access(port=engine.port, admission=engine.admission, token=token)
-        self._users = UserHandlers(engine, self._committed)
+        self._users = UserHandlers(engine, committed)
         names = MqttNames(engine.port, mqtt_topic)
-        self._mqtt = MqttHandlers(engine, self._committed, names)
-        self._queues = QueueHandlers(engine, self._committed)
+        self._mqtt = MqttHandlers(engine, committed, names)
+        self._groups = [
+            TopicHandlers(engine, committed).group(),
+            QueueHandlers(engine, committed).group(),
+        ]
         self._traces = TraceHandlers(engine, names)
-        self._bans = BanHandlers(engine, self._committed, connections)
+        self._bans = BanHandlers(engine, committed, connections)
         self._registry = registry
         self._health = health
         self._store = store
         self._more = list(more)
-        self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
+        self._runners: list[web.AppRunner] = []
+        self._listeners: list[LoopServer] = []
         self._paused = False
-        self._waiting: set[asyncio.Future[None]] = set()  # requests whose change is not on disk
-        engine.core.when_failed(self._storage_failed)
 
     async def start(self, port: int) -> int:
-        """Listen; returns the bound port. Raises Failure."""
-        app = web.Application(
-            client_max_size=BODY_BYTES_MAX, middlewares=[_guard, _translate, self._let_in]
-        )
+        """Listen on loopback; returns the bound port. Raises Failure."""
+        app = self._application(is_local=True)
         app.add_routes(
             [
                 metrics_route(self._registry),
@@ -131,7 +140,6 @@ class AdminServer:
                 web.patch("/topics/{name}", self._patch_topic),
                 web.delete("/topics/{name}", self._delete_topic),
                 *self._users.routes(),
-                *self._queues.routes(),
                 *self._mqtt.routes(),
                 *self._bans.routes(),
                 *self._traces.routes(),
@@ -140,21 +148,51 @@ class AdminServer:
                 unknown(_refuse_unknown),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        server, loop = self._runner.server, asyncio.get_running_loop()
-        assert server is not None
-        try:
-            self._listener = await loop.create_server(
-                lambda: AdminConnection(server, loop=loop, roster=self.roster), ADMIN_HOST, port
-            )
-        except OSError as error:
-            await self.stop()
-            text = f"admin: {explain(ADMIN_HOST, port, error)}"
-            raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        bound = int(self._listener.sockets[0].getsockname()[1])
+        bound = await self._listen(app, ADMIN_HOST, port, None)
         self.roster.where = f"{ADMIN_HOST}:{bound}"
         return bound
+
+    async def start_remote(self, host: str, port: int, tls: TlsSource | None) -> int:
+        """Let operators of other machines use the API; returns the bound port. Raises Failure."""
+        app = self._application(is_local=False)
+        app.add_routes([unknown(_refuse_unknown)])
+        return await self._listen(app, host, port, tls)
+
+    def _application(self, *, is_local: bool) -> web.Application:
+        let_in = partial(self._let_in, is_local=is_local)
+        guards = [_guard_host, _guard] if is_local else [_guard]
+        app = web.Application(
+            client_max_size=BODY_BYTES_MAX,
+            middlewares=[*guards, _translate, web.middleware(let_in)],
+        )
+        app.add_routes(api_routes(self._groups, program_version()))
+        return app
+
+    async def _listen(
+        self, app: web.Application, host: str, port: int, tls: TlsSource | None
+    ) -> int:
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        self._runners.append(runner)
+        server, loop = runner.server, asyncio.get_running_loop()
+        assert server is not None
+        try:
+            bound = await bind(loop, host, port)
+        except OSError as error:
+            await self.stop()
+            text = f"admin: {explain(host, port, error)}"
+            raise Failure(ExitCode.CANNOT_LISTEN, text) from error
+        make = partial(AdminConnection, server, loop=loop, roster=self.roster)
+        listener = LoopServer(
+            loop, make=partial(self.roster.admit, make), failed=self._never_made, tls=tls
+        )
+        listener.open(bound)
+        self._listeners.append(listener)
+        return int(bound[0].getsockname()[1])
+
+    def _never_made(self, connection: asyncio.BaseProtocol) -> None:
+        assert isinstance(connection, AdminConnection)
+        self.roster.gone(connection)
 
     def pause(self) -> None:
         """Answer what was asked before, and refuse everything else: the engine is closed."""
@@ -164,18 +202,19 @@ class AdminServer:
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
         self._traces.stop()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener.close()
+        runners, self._runners = self._runners, []
+        for runner in runners:
+            await runner.cleanup()
 
-    @web.middleware
-    async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _let_in(
+        self, request: web.Request, handler: Handler, *, is_local: bool
+    ) -> web.StreamResponse:
         if self._paused:
             raise Refused(Reason.READ_ONLY, "the broker is changing its role: try again soon")
-        await self._access.check(request)
+        await self._access.check(request, is_local=is_local)
         assert isinstance(request.protocol, AdminConnection)
         request.protocol.proven()
         return await handler(request)
@@ -221,29 +260,6 @@ class AdminServer:
         await self._committed(self._port.topics.delete(named_topic(request)))
         return web.Response(status=204)
 
-    async def _committed(self, position: Position) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(done)
-        self._port.when_committed(position, self._port.state_durability, _finish, done)
-        try:
-            await asyncio.wait_for(done, COMMIT_SECONDS_MAX)
-        except TimeoutError as error:
-            raise Refused(
-                Reason.READ_ONLY, "the change is not on disk yet, and may never be: see the log"
-            ) from error
-        finally:
-            self._waiting.discard(done)
-
-    def _storage_failed(self, error: StorageFailed) -> None:
-        for done in self._waiting:
-            if not done.done():
-                done.set_exception(error)
-
-
-def _finish(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
-
 
 def _queue_count(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= QUEUES_MAX:
@@ -271,12 +287,23 @@ def _topic_value(topic: TopicInfo) -> dict[str, Any]:
 
 
 @web.middleware
-async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _guard_host(request: web.Request, handler: Handler) -> web.StreamResponse:
     if not is_loopback(_host_name(request.headers.get("Host", ""))):
         return problem(403, "this listener is for this machine only: use the host 127.0.0.1")
-    if request.method not in ("GET", "HEAD") and ADMIN_HEADER not in request.headers:
-        return problem(403, f"send the header {ADMIN_HEADER} with requests that change something")
     return await handler(request)
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.method in ("GET", "HEAD") or ADMIN_HEADER in request.headers:
+        return await handler(request)
+    if request.path.startswith(API_PATH):
+        # Browsers ask before they send these to another origin.
+        if request.method != "POST" or request.content_type == "application/json":
+            return await handler(request)
+        text = f"send the content type application/json or the header {ADMIN_HEADER} with a POST"
+        return problem(403, text)
+    return problem(403, f"send the header {ADMIN_HEADER} with requests that change something")
 
 
 def _host_name(host: str) -> str:

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin.client import path_of
+from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options
 from polymq.commands.tables import (
-    fetch,
+    fetch_items,
     json_option,
     page_options,
     show_fields,
+    show_items,
     show_json,
-    show_list,
     shown_time,
     table,
 )
@@ -86,16 +86,13 @@ def queue_list(
     acknowledged nor given back.
     """
     query = {"user": user, "prefix": prefix, "kind": kind, "sort": sort, "after": after}
-    answer = fetch(admin_client(options), ("queues",), query, "queues", limit)
+    answer = fetch_items(admin_client(options), ("queues",), query, limit)
     if as_json:
         show_json(answer)
-    elif not answer["queues"]:
+    elif not answer["items"]:
         echo("There is no such queue.", err=True)
     else:
-        show_list(answer, "queues", _COLUMNS)
-        shown = len(answer["queues"])
-        if sort != "name" and shown < answer["total"]:
-            echo(f"These are the first {shown:,} of {answer['total']:,} queues.", err=True)
+        show_items(answer, _COLUMNS)
 
 
 @queue.command("show")
@@ -104,7 +101,7 @@ def queue_list(
 @json_option
 def queue_show(name: str, as_json: bool, **options: Any) -> None:
     """Show a queue, what waits in it, and its bindings."""
-    row = admin_client(options).ask("GET", path_of("queue", query={"name": name}))
+    row = admin_client(options).ask("GET", api_path("queues", name))
     if as_json:
         show_json(row)
         return
@@ -142,11 +139,11 @@ def queue_purge(name: str, yes: bool, **options: Any) -> None:
 
     Messages that consumers have and did not acknowledge stay. Other queues keep their copies.
     """
-    admin, query = admin_client(options), {"name": name}
-    row = admin.ask("GET", path_of("queue", query=query))
+    admin = admin_client(options)
+    row = admin.ask("GET", api_path("queues", name))
     if not yes:
         confirm(f"Remove {row['ready']:,} messages from queue {name}?")
-    answer = admin.ask("POST", path_of("queue", "purge", query=query))
+    answer = admin.ask("POST", api_path("queues", name, "purge"))
     echo(f"{answer['messages']:,} messages removed from queue {name}.")
 
 
@@ -159,12 +156,11 @@ def queue_purge(name: str, yes: bool, **options: Any) -> None:
 def queue_delete(name: str, if_unused: bool, if_empty: bool, yes: bool, **options: Any) -> None:
     """Delete queue NAME with its messages and bindings. Its consumers are cancelled."""
     admin = admin_client(options)
-    row = admin.ask("GET", path_of("queue", query={"name": name}))
+    row = admin.ask("GET", api_path("queues", name))
     if not yes:
         count = row["ready"] + row["unacknowledged"]
         confirm(f"Delete queue {name} with {count:,} messages and {row['consumers']:,} consumers?")
-    query = {"name": name}
-    query |= {"if_unused": "true"} if if_unused else {}
+    query = {"if_unused": "true"} if if_unused else {}
     query |= {"if_empty": "true"} if if_empty else {}
-    admin.ask("DELETE", path_of("queue", query=query))
+    admin.ask("DELETE", api_path("queues", name, query=query))
     echo(f"Queue {name} is deleted.")

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from polymq.admin.client import AdminClient, path_of
+from polymq.admin.client import AdminClient, api_path, path_of
 from polymq.commands.find import UNITS
 from polymq.terminal import echo, printable
 
@@ -51,6 +51,42 @@ def fetch(
         after = answer["after"]
         if after is None or len(rows) == limit:
             return {**answer, key: rows}
+
+
+def fetch_items(
+    client: AdminClient, path: Sequence[str], query: Mapping[str, object], limit: int
+) -> dict[str, Any]:
+    """A list of the API of at most `limit` entries (0: all), page by page: the last answer, with
+    all entries. Raises Failure."""
+    rows: list[dict[str, Any]] = []
+    after = query.get("after")
+    while True:
+        left = limit - len(rows) if limit else PAGE_COUNT
+        asked = {**query, "limit": min(PAGE_COUNT, left), "after": after}
+        answer = client.ask("GET", api_path(*path, query=asked))
+        rows += answer["items"]
+        after = answer["next"]
+        if after is None or len(rows) == limit:
+            return {**answer, "items": rows}
+
+
+def show_items(
+    answer: dict[str, Any], columns: Mapping[str, Callable[[dict[str, Any]], object]]
+) -> None:
+    """Print a list of the API as a table, and how to go on if there is more.
+
+    Args:
+        columns: the heading of each column, and its value for an entry.
+    """
+    rows = [[f(row) for f in columns.values()] for row in answer["items"]]
+    for line in table(list(columns), rows):
+        echo(line)
+    if answer["next"] is not None:
+        echo(
+            f"These are {len(rows):,} of {answer['total']:,}: use --after {answer['next']!r}, or "
+            "--limit 0 for all.",
+            err=True,
+        )
 
 
 def show_list(

@@ -131,6 +131,7 @@ def nothing(port: BrokerPort, link: SpyLink) -> dict[str, Callable[[], object]]:
         "every tag": lambda: port.principal.check_publish("orders", None, every_tag=True),
         "check_read": lambda: port.principal.check_read(("orders",)),
         "check_admin": lambda: port.principal.check_admin((REST,)),
+        "check_managing": lambda: port.principal.check_managing("monitor"),
         "check_known": lambda: port.principal.check_known("orders"),
         "subscribe": lambda: session.subscribe(("orders", REST), at_qos(1)),
         "subscribe to all": lambda: session.subscribe((REST,), at_qos(0)),

@@ -29,6 +29,7 @@ from polymq.broker.port import (
     TopicPort,
     TransactionPort,
 )
+from polymq.broker.port.principals import Managing
 
 PARTS: Final[Mapping[str, type]] = {
     "topics": TopicPort,
@@ -175,6 +176,10 @@ class SpyPort:
 
     @operation("principal.check_admin")
     def check_admin(self, address: Address) -> None:
+        pass
+
+    @operation("principal.check_managing")
+    def check_managing(self, least: Managing) -> None:
         pass
 
     @operation("principal.check_known")

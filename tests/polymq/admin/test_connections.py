@@ -25,8 +25,12 @@ def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
         def connect() -> AdminConnection:
-            made.append(AdminConnection(server, loop=loop, roster=roster))
-            return made[-1]
+            connection = roster.admit(
+                lambda: AdminConnection(server, loop=loop, roster=roster), "127.0.0.1"
+            )
+            assert connection is not None
+            made.append(connection)
+            return connection
 
         async def answer(_request: web.BaseRequest) -> web.Response:
             made[0].proven()
