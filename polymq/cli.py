@@ -40,6 +40,7 @@ ELSEWHERE: Final = {
     "backup": "polymq.commands.backup",
     "broker": "polymq.commands.broker",
     "config": "polymq.commands.config",
+    "console": "polymq.commands.console",
 }
 """Commands that stand in other modules, which are imported when the command is used."""
 

@@ -26,6 +26,7 @@ from polymq import program_version
 from polymq.admin.access import Access, named_topic
 from polymq.admin.api import api_routes
 from polymq.admin.bans import BanHandlers
+from polymq.admin.caller import caller_group
 from polymq.admin.commits import Commits
 from polymq.admin.connections import AdminConnection, problem
 from polymq.admin.mqtt import MqttHandlers
@@ -113,6 +114,7 @@ class AdminServer:
         names = MqttNames(engine.port, mqtt_topic)
         self._mqtt = MqttHandlers(engine, committed, names)
         self._groups = [
+            caller_group(),
             TopicHandlers(engine, committed).group(),
             QueueHandlers(engine, committed).group(),
         ]

@@ -1,0 +1,212 @@
+"""The console in a browser: what an operator sees and does, and what a reader cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from interop_tests.conftest import Server
+from interop_tests.people import PASSWORD, Admin
+
+pytestmark = [
+    pytest.mark.slow(seconds=20),
+    pytest.mark.skipif(
+        shutil.which("chromium") is None or shutil.which("chromedriver") is None,
+        reason="needs Chromium and its driver (packages chromium and chromium-driver)",
+    ),
+]
+
+SECONDS_MAX = 60.0
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+)
+
+
+def until(is_so: Callable[[], Any], what: str) -> Any:
+    """Ask again and again, as a person looks again."""
+    end = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < end:
+        found = is_so()
+        if found:
+            return found
+    raise AssertionError(f"it did not come: {what}")
+
+
+class Browser:
+    """A browser at a console."""
+
+    def __init__(self, driver: Any, url: str) -> None:
+        self.driver = driver
+        self.url = url
+
+    def open(self, path: str) -> None:
+        self.driver.get(self.url + path)
+
+    @property
+    def text(self) -> str:
+        shown: str = self.driver.execute_script("return document.body.innerText")
+        return shown
+
+    def sees(self, text: str) -> None:
+        until(lambda: text in self.text, f"{text!r} in {self.text!r}")
+
+    def click(self, label: str, last: bool = False) -> None:
+        """A button by its text, or by its name for who cannot see it."""
+        script = (
+            "const all = [...document.querySelectorAll('button')].filter(b => "
+            "b.innerText.trim().toLowerCase().endsWith(arguments[0].toLowerCase()) || "
+            "b.getAttribute('aria-label') === arguments[0]);"
+            "const b = arguments[1] ? all.at(-1) : all[0]; if (b) b.click(); return !!b;"
+        )
+        until(lambda: self.driver.execute_script(script, label, last), f"a button {label!r}")
+
+    def fill(self, label: str, text: str) -> None:
+        script = f'input[aria-label="{label}"]'
+        (field,) = until(lambda: self.driver.find_elements("css selector", script), label)
+        field.send_keys(text)
+
+    def log_in(self, user: str, password: str = PASSWORD) -> None:
+        self.fill("User", user)
+        self.fill("Password", password)
+        self.click("Log in")
+
+    def has_button(self, label: str) -> bool:
+        buttons = self.driver.find_elements("css selector", "button")
+        return any(label.lower() in button.text.lower() for button in buttons)
+
+
+@pytest.fixture
+def console(server: Server, tmp_path: Path) -> Iterator[str]:
+    """The console's URL."""
+    ready = tmp_path / "console.json"
+    url = f"http://127.0.0.1:{server.admin_port}"
+    command = ["-m", "polymq", "console", "--url", url, "--port", "0", "--ready-file", str(ready)]
+    with (tmp_path / "console.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, *command], stderr=log, stdout=log)
+    try:
+        until(lambda: ready.exists() or process.poll() is not None, "the console")
+        assert process.poll() is None, (tmp_path / "console.log").read_text()
+        yield f"http://127.0.0.1:{json.loads(ready.read_text())['port']}"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+        assert "Traceback" not in (tmp_path / "console.log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def browser(console: str) -> Iterator[Browser]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for option in OPTIONS:
+        options.add_argument(option)
+    options.binary_location = shutil.which("chromium") or ""
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield Browser(driver, console)
+    driver.quit()
+
+
+def fill_queue(server: Server, user: str = "", name: str = "orders") -> None:
+    credentials = pika.PlainCredentials(user or "guest", PASSWORD)
+    parameters = pika.ConnectionParameters(
+        host="127.0.0.1", port=server.amqp_port, credentials=credentials
+    )
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(name, durable=True)
+        for _ in range(3):
+            channel.basic_publish("", name, b"x")
+
+
+def test_an_operator_purges_a_queue_and_a_reader_cannot(server: Server, browser: Browser) -> None:
+    """From the login to the queue that is empty. A reader sees the same screen without buttons."""
+    people = Admin(server)
+    people.add("root", "admin")
+    people.add("olga", "operator")
+    people.add("eve", "reader")
+    fill_queue(server, "root")
+    browser.open("/queues/orders")
+    browser.sees("Log in")
+    browser.log_in("eve", "wrong")
+    browser.sees("wrong")
+    browser.driver.refresh()
+    browser.log_in("eve")
+    browser.sees("eve")
+    browser.open("/queues/orders")
+    browser.sees("3 messages")
+    assert not browser.has_button("Purge")
+    browser.click("Log out")
+    browser.log_in("olga")
+    browser.sees("olga")
+    browser.open("/queues")
+    browser.sees("1 to 1 of 1")
+    browser.open("/queues/orders")
+    browser.sees("3 messages")
+    browser.click("Purge")
+    browser.sees("Remove 3 messages from queue orders?")
+    browser.click("Purge", last=True)
+    browser.sees("0 messages")
+
+
+def test_a_broker_that_is_gone_is_said_and_comes_back(server: Server, browser: Browser) -> None:
+    """The console goes on, and shows the broker again when it is there again."""
+    fill_queue(server)
+    browser.open("/queues")
+    browser.sees("orders")
+    server.kill()
+    browser.sees("cannot be asked")
+    server.start()
+    until(lambda: "cannot be asked" not in browser.text, "the broker again")
+    browser.sees("orders")
+    assert not [line for line in browser.driver.get_log("browser") if line["level"] == "SEVERE"]
+
+
+def test_a_page_of_another_name_is_refused(server: Server, console: str) -> None:
+    """A name that leads to this machine is not enough (DNS rebinding)."""
+    import http.client
+    from urllib.parse import urlsplit
+
+    connection = http.client.HTTPConnection(urlsplit(console).netloc)
+    connection.request("GET", "/queues", headers={"Host": "evil.example"})
+    assert connection.getresponse().status == 403
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--url", "ftp://a"], "--url begins with http:// or https://"),
+        (["--ca", os.devnull], "--ca /dev/null has no certificates"),
+        (["--host", "192.0.2.1"], "192.0.2.1 is not an address of this machine"),
+    ],
+)
+def test_mistakes(options: list[str], text: str) -> None:
+    """One line and an exit code."""
+    command = [sys.executable, "-m", "polymq", "console", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode in (2, 71, 74, 73, 69), ended
+    assert text in ended.stderr
+    assert ended.stderr.count("\n") == 1

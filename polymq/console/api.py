@@ -1,0 +1,131 @@
+"""The admin API, as the console asks it: for one login, over one pool of connections."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+from yarl import URL
+
+PATH: Final = "/api/v1"
+ANSWER_SECONDS_MAX: Final = 20.0
+CONNECTIONS_MAX: Final = 32
+"""To the broker, for all who use the console."""
+HEADERS: Final = {"X-PolyMQ-Admin": "console"}
+
+
+class ApiError(Exception):
+    """The broker refused a request, or could not be asked.
+
+    Attributes:
+        status: of the answer; 0: there was none.
+        text: what is wrong, for the person at the console.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who uses the console.
+
+    Attributes:
+        user: name; empty while the broker has no users.
+        rights: of monitor, operate and admin.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    rights: frozenset[str] = frozenset()
+
+    def may(self, right: str) -> bool:
+        """Whether the right is there."""
+        return right in self.rights
+
+
+class Broker:
+    """The broker that the console shows.
+
+    Args:
+        url: of the admin listener, such as http://127.0.0.1:9464.
+        tls: for https.
+    """
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.name = urlsplit(self.url).netloc
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Make the pool of connections."""
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ssl=self._tls or True)
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(
+        self,
+        login: Login,
+        method: str,
+        *parts: str,
+        query: Mapping[str, object] | None = None,
+        body: object = None,
+    ) -> Any:
+        """A good answer's JSON value; None if it has none. Raises ApiError.
+
+        Args:
+            parts: of the path behind /api/v1; each may have any character.
+            query: values that are None are left out.
+        """
+        assert self._session is not None, "it was started"
+        path = "".join("/" + quote(part, safe="") for part in parts)
+        wanted = {key: _text(value) for key, value in (query or {}).items() if value is not None}
+        auth = aiohttp.BasicAuth(login.user, login.password, "utf-8") if login.user else None
+        try:
+            async with self._session.request(
+                method,
+                URL(self.url + PATH + path, encoded=True).update_query(wanted),
+                json=body,
+                headers=HEADERS,
+                auth=auth,
+                allow_redirects=False,
+            ) as answer:
+                content = await answer.read()
+                if answer.status >= 300:
+                    raise ApiError(answer.status, await _detail(answer))
+                if answer.content_type != "application/json":
+                    return content or None
+                return await answer.json()
+        except TimeoutError:
+            raise ApiError(0, f"{self.name} did not answer in time") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ApiError(0, f"{self.name} cannot be asked: {_reason(error)}") from error
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "os_error", None) or error
+    return getattr(cause, "strerror", None) or str(error) or type(error).__name__
+
+
+async def _detail(answer: aiohttp.ClientResponse) -> str:
+    try:
+        value = await answer.json(content_type=None)
+        return str(value["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"the broker answered {answer.status}"

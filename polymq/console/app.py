@@ -1,0 +1,152 @@
+"""The console as a web application, and how it is served."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+import uvicorn
+from fastapi import FastAPI
+from nicegui import app as nicegui_app
+from nicegui import ui
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from polymq.console.api import ANSWER_SECONDS_MAX, ApiError, Broker
+from polymq.console.logins import Logins
+from polymq.console.queues import show_queue, show_queues
+from polymq.console.shell import Console, Entry, enter, is_let_in
+from polymq.console.topics import show_topic, show_topics
+from polymq.settings import is_loopback
+
+MENU: Final = (
+    Entry("Topics", "/topics", "topic", "t"),
+    Entry("Queues", "/queues", "inbox", "q"),
+)
+DRAIN_SECONDS: Final = 2
+
+
+def serve_console(
+    broker: Broker, sockets: list[socket.socket], *, certificate: str = "", key: str = ""
+) -> None:
+    """Serve until a signal.
+
+    Args:
+        sockets: bound, of one address.
+        certificate: file with the certificate of the console, for https.
+        key: file with its key.
+    """
+    host = sockets[0].getsockname()[0]
+    config = uvicorn.Config(
+        make_app(broker, local=is_loopback(host)),
+        log_level="warning",
+        ws_max_size=1024 * 1024,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        ssl_certfile=certificate or None,
+        ssl_keyfile=key or None,
+        server_header=False,
+    )
+    uvicorn.Server(config).run(sockets=sockets)
+
+
+def make_app(broker: Broker, *, local: bool) -> FastAPI:
+    """The application.
+
+    Args:
+        local: it listens on loopback, so requests have to name loopback as their host: no page of
+            another name that leads here may use it.
+    """
+    ui.button.default_props("no-caps unelevated")
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    console = Console(broker, Logins(time.monotonic), list(MENU))
+    nicegui_app.on_startup(broker.start)
+    nicegui_app.on_shutdown(broker.stop)
+    _add_pages(console)
+    ui.run_with(
+        app,
+        title="PolyMQ",
+        dark=None,
+        language="en-GB",
+        storage_secret=secrets.token_urlsafe(),
+        show_welcome_message=False,
+        session_middleware_kwargs={"same_site": "strict"},
+    )
+    if local:
+        app.add_middleware(BaseHTTPMiddleware, dispatch=_check_host)
+    return app
+
+
+async def _check_host(
+    request: Request, call_next: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    try:
+        name = urlsplit("//" + request.headers.get("host", "")).hostname or ""
+    except ValueError:
+        name = ""
+    if not is_loopback(name):
+        return PlainTextResponse("this console is for this machine only", status_code=403)
+    return await call_next(request)
+
+
+def _add_pages(console: Console) -> None:
+    def page(path: str, show: Callable[..., None]) -> None:
+        """A screen that only those see who are logged in."""
+
+        async def shown() -> Response | None:
+            if not await is_let_in(console):
+                return RedirectResponse("/login")
+            show(console)
+            return None
+
+        async def shown_one(name: str) -> Response | None:
+            if not await is_let_in(console):
+                return RedirectResponse("/login")
+            show(console, name)
+            return None
+
+        wanted = shown_one if "{name" in path else shown
+        ui.page(path, response_timeout=ANSWER_SECONDS_MAX)(wanted)
+
+    @ui.page("/")
+    def first() -> Response:
+        return RedirectResponse(MENU[0].path)
+
+    @ui.page("/login")
+    def login() -> None:
+        _show_login(console)
+
+    page("/topics", show_topics)
+    page("/topics/{name:path}", show_topic)
+    page("/queues", show_queues)
+    page("/queues/{name:path}", show_queue)
+
+
+def _show_login(console: Console) -> None:
+    ui.page_title("Log in - PolyMQ")
+    with ui.column().classes("absolute-center items-stretch"), ui.card().style("min-width: 20em"):
+        ui.label("PolyMQ").classes("text-h5").props("role=heading aria-level=1")
+        ui.label(f"Broker {console.broker.name}").classes("text-caption")
+        user = ui.input("User").props('autofocus autocomplete="username"').classes("w-full")
+        password = (
+            ui.input("Password", password=True, password_toggle_button=True)
+            .props('autocomplete="current-password"')
+            .classes("w-full")
+        )
+        wrong = ui.label().classes("text-negative").props("role=alert")
+
+        async def log_in() -> None:
+            try:
+                await enter(console, user.value, password.value)
+            except ApiError as error:
+                wrong.set_text(error.text)
+                return
+            ui.navigate.to("/")
+
+        password.on("keydown.enter", log_in)
+        user.on("keydown.enter", log_in)
+        ui.button("Log in", on_click=log_in).classes("w-full")

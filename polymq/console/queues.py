@@ -1,0 +1,112 @@
+"""Queues and subscriptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polymq.console.details import Action, show_details
+from polymq.console.fields import show_fields, show_rows
+from polymq.console.lists import (
+    Column,
+    ListScreen,
+    number_column,
+    opens,
+    show_list,
+    text_column,
+)
+from polymq.console.shell import Console, frame
+from polymq.console.texts import moment, number, size
+
+PATH = "/queues"
+
+
+def _options(row: dict[str, Any]) -> str:
+    names = [name for name in ("durable", "exclusive", "auto_delete") if row[name]]
+    return ", ".join(name.replace("_", "-") for name in names) or "-"
+
+
+LIST = ListScreen(
+    parts=("queues",),
+    key="name",
+    columns=(
+        text_column("Name", "name"),
+        text_column("Kind", "kind"),
+        text_column("User", "user"),
+        Column(label="Options", text=_options),
+        number_column("Ready", "ready"),
+        Column(label="Trend", trend=lambda row: row["ready"]),
+        number_column("Unacknowledged", "unacknowledged"),
+        number_column("Consumers", "consumers"),
+    ),
+    sorts={
+        "ready": "ready",
+        "unacknowledged": "unacknowledged",
+        "consumers": "consumers",
+        "name": "name",
+    },
+    filters={"kind": {"all": "all", "queue": "AMQP queues", "subscription": "subscriptions"}},
+    opened=opens(PATH),
+)
+
+
+def show_queues(console: Console) -> None:
+    """The list."""
+    with frame(console, "Queues", PATH):
+        show_list(console, LIST)
+
+
+def show_queue(console: Console, name: str) -> None:
+    """One queue."""
+    with frame(console, f"Queue {name}", PATH):
+        show_details(console, ("queues", name), _show, actions=_actions(name))
+
+
+def _actions(name: str) -> list[Action]:
+    return [
+        Action(
+            label="Purge",
+            icon="cleaning_services",
+            right="operate",
+            method="POST",
+            parts=("queues", name, "purge"),
+            question=lambda row: f"Remove {number(row['ready'])} messages from queue {name}?",
+            done=lambda answer: f"{number(answer['messages'])} messages removed",
+        ),
+        Action(
+            label="Delete",
+            icon="delete",
+            right="operate",
+            method="DELETE",
+            parts=("queues", name),
+            question=lambda row: (
+                f"Delete queue {name} with "
+                f"{number(row['ready'] + row['unacknowledged'])} messages and its bindings?"
+            ),
+            leads_to=PATH,
+        ),
+    ]
+
+
+def _show(row: dict[str, Any]) -> None:
+    least = "" if row["ready_bytes_complete"] else "at least "
+    arguments = ", ".join(f"{key}={value}" for key, value in sorted(row["arguments"].items()))
+    show_fields(
+        {
+            "Kind": row["kind"],
+            "User": row["user"] or "-",
+            "Options": _options(row),
+            "Arguments": arguments or "-",
+            "Ready": f"{number(row['ready'])} messages, {least}{size(row['ready_bytes'])}",
+            "Oldest": moment(row["oldest_ms"]),
+            "Unacknowledged": number(row["unacknowledged"]),
+            "Consumers": number(row["consumers"]),
+        }
+    )
+    show_rows(
+        "Bindings",
+        ("Exchange", "Routing key", "Arguments"),
+        [
+            (one["exchange"] or "(default)", one["routing_key"], one["arguments"])
+            for one in row["bindings"]
+        ],
+    )

@@ -1,0 +1,82 @@
+"""Topics, and one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polymq.console.details import Action, show_details
+from polymq.console.fields import show_fields, show_rows
+from polymq.console.lists import Column, ListScreen, opens, show_list, text_column
+from polymq.console.shell import Console, frame
+from polymq.console.texts import number
+
+PATH = "/topics"
+
+
+def _own(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={row['settings'][name]}" for name in row["own_settings"]) or "-"
+
+
+LIST = ListScreen(
+    parts=("topics",),
+    key="name",
+    columns=(
+        text_column("Name", "name"),
+        Column(label="Messages", text=lambda row: number(row["message_count"]), align="right"),
+        Column(label="Trend", trend=lambda row: sum(one["end_offset"] for one in row["queues"])),
+        Column(label="Queues", text=lambda row: number(len(row["queues"])), align="right"),
+        Column(label="Durability", text=lambda row: str(row["settings"].get("durability", "-"))),
+        Column(label="Own settings", text=_own),
+    ),
+    sorts={"messages": "messages", "queues": "queues", "name": "name"},
+    opened=opens(PATH),
+)
+
+
+def show_topics(console: Console) -> None:
+    """The list."""
+    with frame(console, "Topics", PATH):
+        show_list(console, LIST)
+
+
+def show_topic(console: Console, name: str) -> None:
+    """One topic."""
+    delete = Action(
+        label="Delete",
+        icon="delete",
+        right="admin",
+        method="DELETE",
+        parts=("topics", name),
+        question=lambda row: (
+            f"Delete topic {name} with {number(row.get('message_count', 0))} messages?"
+        ),
+        leads_to=PATH,
+    )
+    with frame(console, f"Topic {name}", PATH):
+        show_details(console, ("topics", name), _show, actions=[delete])
+
+
+def _show(row: dict[str, Any]) -> None:
+    show_fields({"Messages": number(row["message_count"])})
+    show_rows(
+        "Queues",
+        ("Queue", "First offset", "End offset", "Messages"),
+        [
+            (
+                one["queue"],
+                number(one["first_offset"]),
+                number(one["end_offset"]),
+                number(one["end_offset"] - one["first_offset"]),
+            )
+            for one in row["queues"]
+        ],
+    )
+    own = row["own_settings"]
+    show_rows(
+        "Settings",
+        ("Setting", "Value", "From"),
+        [
+            (key, value, "this topic" if key in own else "the broker's default")
+            for key, value in row["settings"].items()
+        ],
+    )
