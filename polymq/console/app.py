@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,17 +17,58 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from polymq.console import (
+    access,
+    connections,
+    messages,
+    operations,
+    overview,
+    queues,
+    readers,
+    sessions,
+    topics,
+)
 from polymq.console.api import ANSWER_SECONDS_MAX, ApiError, Broker
 from polymq.console.logins import Logins
-from polymq.console.queues import show_queue, show_queues
 from polymq.console.shell import Console, Entry, enter, is_let_in
-from polymq.console.topics import show_topic, show_topics
 from polymq.settings import is_loopback
 
 MENU: Final = (
-    Entry("Topics", "/topics", "topic", "t"),
-    Entry("Queues", "/queues", "inbox", "q"),
+    Entry("Overview", overview.PATH, "monitor_heart", "o"),
+    Entry("Topics", topics.PATH, "topic", "t"),
+    Entry("Queues", queues.PATH, "inbox", "q"),
+    Entry("Consumers", readers.PATH, "speed", "c"),
+    Entry("Connections", connections.PATH, "cable", "n"),
+    Entry("MQTT sessions", sessions.PATH, "sensors", "s"),
+    Entry("Users", access.PATH, "group", "u"),
+    Entry("Permissions", access.RULES_PATH, "rule", "p"),
+    Entry("Ban list", operations.BANS_PATH, "block", "b"),
+    Entry("Disk and retention", operations.STORE_PATH, "storage", "d"),
+    Entry("Replication", operations.REPLICATION_PATH, "sync_alt", "r"),
+    Entry("Limits", operations.LIMITS_PATH, "straighten", "l"),
 )
+SCREENS: Final[Mapping[str, Callable[..., None]]] = {
+    overview.PATH: overview.show_overview,
+    topics.PATH: topics.show_topics,
+    f"{topics.PATH}/{{name:path}}": topics.show_topic,
+    "/messages/{name:path}": messages.show_messages,
+    queues.PATH: queues.show_queues,
+    f"{queues.PATH}/{{name:path}}": queues.show_queue,
+    readers.PATH: readers.show_readers,
+    f"{readers.PATH}/{{name:path}}": readers.show_reader,
+    connections.PATH: connections.show_connections,
+    f"{connections.PATH}/{{name:path}}": connections.show_connection,
+    sessions.PATH: sessions.show_sessions,
+    f"{sessions.PATH}/{{name:path}}": sessions.show_session,
+    access.PATH: access.show_users,
+    f"{access.PATH}/{{name:path}}": access.show_user,
+    access.RULES_PATH: access.show_rules,
+    operations.BANS_PATH: operations.show_bans,
+    operations.STORE_PATH: operations.show_store,
+    operations.REPLICATION_PATH: operations.show_replication,
+    operations.LIMITS_PATH: operations.show_limits,
+}
+"""The screens by their paths. `{name}` is the object that a screen is about."""
 DRAIN_SECONDS: Final = 2
 
 
@@ -120,10 +161,8 @@ def _add_pages(console: Console) -> None:
     def login() -> None:
         _show_login(console)
 
-    page("/topics", show_topics)
-    page("/topics/{name:path}", show_topic)
-    page("/queues", show_queues)
-    page("/queues/{name:path}", show_queue)
+    for path, show in SCREENS.items():
+        page(path, show)
 
 
 def _show_login(console: Console) -> None:

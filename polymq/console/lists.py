@@ -66,7 +66,7 @@ class ListScreen:
 
     Attributes:
         parts: of the path of the API.
-        key: the field that names a row.
+        key: the field that names a row, or what makes a name of it.
         columns: from left to right.
         sorts: values of `sort` and what they are called.
         filters: parameters that are chosen from lists: the choices with what they are called.
@@ -75,7 +75,7 @@ class ListScreen:
     """
 
     parts: Sequence[str]
-    key: str
+    key: str | Callable[[Row], str]
     columns: Sequence[Column]
     sorts: Mapping[str, str] = field(default_factory=dict)
     filters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -182,7 +182,8 @@ class _List:
         self._on.set_enabled(self._next is not None)
 
     def _shown(self, row: Row) -> Row:
-        key = str(row[self._screen.key])
+        named = self._screen.key
+        key = named(row) if callable(named) else str(row[named])
         cells: Row = {"key": key}
         for at, column in enumerate(self._screen.columns):
             if column.trend is None:

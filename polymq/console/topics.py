@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
+
+from nicegui import ui
 
 from polymq.console.details import Action, show_details
 from polymq.console.fields import show_fields, show_rows
@@ -53,6 +56,11 @@ def show_topic(console: Console, name: str) -> None:
         leads_to=PATH,
     )
     with frame(console, f"Topic {name}", PATH):
+        ui.button(
+            "Messages",
+            icon="search",
+            on_click=lambda: ui.navigate.to(f"/messages/{quote(name, safe='')}"),
+        )
         show_details(console, ("topics", name), _show, actions=[delete])
 
 
