@@ -160,7 +160,9 @@ class PolyMQ(Server):
 
     def stored_count(self) -> int:
         """Messages in the log, in all topics, as far as they are on the disk."""
-        return sum(topic["message_count"] for topic in self._ask("topics")["topics"])
+        return sum(
+            topic["message_count"] for topic in self._ask("api/v1/topics?limit=500")["items"]
+        )
 
     def wait_stored(self, count: int) -> int:
         """Wait until the log holds `count` messages (what nobody waits for is flushed a little

@@ -77,9 +77,9 @@ class Side:
     def make_topic(self, name: str, queues: int = 4) -> str:
         """A topic with several queues."""
         request = urllib.request.Request(
-            f"http://{self.server.host}:{self.server.admin_port}/topics/{name}?queues={queues}",
+            f"http://{self.server.host}:{self.server.admin_port}/api/v1/topics/{name}",
+            data=b'{"queues": %d}' % queues,
             method="PUT",
-            headers={"X-PolyMQ-Admin": "test"},
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert answer.status == 201

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import paho.mqtt.client as mqtt
 import pika
@@ -54,6 +54,7 @@ class Admin:
         self.authorization = ""
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and JSON value of an answer; its bytes if it is a record of the log."""
         token = self.authorization
         if not token:
             file = Path(self.server.data_directory) / "admin.token"
@@ -66,7 +67,20 @@ class Admin:
         answer = connection.getresponse()
         content = answer.read()
         connection.close()
-        return answer.status, json.loads(content) if content else None
+        if answer.headers.get_content_type() in ("application/json", "application/problem+json"):
+            return answer.status, json.loads(content)
+        return answer.status, content or None
+
+    def content(self, method: str, path: str, body: object = None) -> bytes:
+        """The content of a good answer that is not JSON."""
+        status, content = self.ask(method, path, body)
+        assert status == 200, content
+        return content or b""
+
+    @staticmethod
+    def path(*parts: str) -> str:
+        """The path of an object of the API, by its names."""
+        return "/api/v1" + "".join(f"/{quote(part, safe='')}" for part in parts)
 
     def good(self, method: str, path: str, body: object = None) -> Any:
         status, value = self.ask(method, path, body)
@@ -74,14 +88,21 @@ class Admin:
         return value
 
     def add(self, name: str, *roles: str, password: str = PASSWORD) -> None:
-        self.good("PUT", f"/users/{quote(name)}", {"password": password, "roles": list(roles)})
+        self.good(
+            "PUT", f"/api/v1/users/{quote(name)}", {"password": password, "roles": list(roles)}
+        )
 
     def change(self, name: str, **changes: object) -> None:
-        self.good("PATCH", f"/users/{name}", changes)
+        self.good("PATCH", f"/api/v1/users/{name}", changes)
 
     def allow(self, subject: str, actions: str, topic: str, effect: str = "allow") -> None:
         body = {"effect": effect, "subject": subject, "actions": actions.split(","), "topic": topic}
-        self.good("POST", "/permissions", body)
+        self.good("POST", "/api/v1/permissions", body)
+
+    def forget(self, rule: Mapping[str, str]) -> None:
+        """Remove rules of both effects."""
+        query = {"subject": rule["subject"], "actions": rule["action"], "topic": rule["topic"]}
+        self.good("DELETE", f"/api/v1/permissions?{urlencode(query)}")
 
     def deny(self, subject: str, actions: str, topic: str) -> None:
         self.allow(subject, actions, topic, "deny")
@@ -237,16 +258,12 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def server(house: Server) -> Server:
     """The house, with nobody in it but its keeper."""
     admin = Admin(house)
-    for user in admin.good("GET", "/users")["users"]:
+    for user in admin.good("GET", "/api/v1/users")["items"]:
         if user["name"] != "keeper":
-            admin.good("DELETE", f"/users/{user['name']}")
-    for rule in admin.good("GET", "/permissions")["permissions"]:
-        admin.good("DELETE", "/permissions", rule_body(rule))
+            admin.good("DELETE", f"/api/v1/users/{user['name']}")
+    for rule in admin.good("GET", "/api/v1/permissions")["items"]:
+        admin.forget(rule)
     return house
-
-
-def rule_body(rule: Mapping[str, str]) -> dict[str, str | list[str]]:
-    return {"subject": rule["subject"], "actions": [rule["action"]], "topic": rule["topic"]}
 
 
 @pytest.fixture

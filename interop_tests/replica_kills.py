@@ -143,7 +143,8 @@ class Pair:
 
     def promote(self, *, force: bool = False) -> None:
         """Make the slave the master."""
-        answer = ask(self.follower, "POST", f"/replication/promote?force={str(force).lower()}")
+        body = {"force": force}
+        answer = ask(self.follower, "POST", "/api/v1/replication/promote", body)
         assert answer["role"] == "master"
         self.master = 1 - self.master
         self.leader.configure(**{"replication.role": "master"})
@@ -172,11 +173,12 @@ class Pair:
         return ends[-1]
 
 
-def ask(server: Server, method: str, path: str) -> dict[str, Any]:
+def ask(server: Server, method: str, path: str, body: object = None) -> dict[str, Any]:
     """Ask the operator's listener."""
     connection = http.client.HTTPConnection(server.host, server.admin_port, timeout=10)
     with contextlib.closing(connection):
-        connection.request(method, path, headers={"X-PolyMQ-Admin": "test"})
+        raw = None if body is None else json.dumps(body)
+        connection.request(method, path, raw, headers={"X-PolyMQ-Admin": "test"})
         answer = connection.getresponse()
         found: dict[str, Any] = json.loads(answer.read())
         assert answer.status < 300, found
@@ -186,7 +188,7 @@ def ask(server: Server, method: str, path: str) -> dict[str, Any]:
 def status(server: Server) -> dict[str, Any]:
     """What a broker says of its role; nothing while it does not answer."""
     try:
-        return ask(server, "GET", "/replication")
+        return ask(server, "GET", "/api/v1/replication")
     except OSError:
         return {}
 

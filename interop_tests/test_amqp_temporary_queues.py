@@ -22,7 +22,7 @@ def topics(server: Server) -> list[str]:
     command = [sys.executable, "-m", "polymq", "topic", "list", "--json"]
     options = ["--data-directory", str(server.data_directory)]
     shown = subprocess.run([*command, *options], capture_output=True, check=True, timeout=60)
-    return [value["name"] for value in json.loads(shown.stdout)]
+    return [value["name"] for value in json.loads(shown.stdout)["items"]]
 
 
 def open_channel(server: Server) -> Any:

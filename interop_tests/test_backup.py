@@ -210,7 +210,7 @@ def session(server: Server, count: int = 0) -> list[int]:
 
 def offsets(server: Server, topic: str) -> tuple[int, int]:
     connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
-    connection.request("GET", f"/topics/{topic}")
+    connection.request("GET", f"/api/v1/topics/{topic}")
     queue = json.loads(connection.getresponse().read())["queues"][0]
     connection.close()
     return queue["first_offset"], queue["end_offset"]
@@ -432,23 +432,27 @@ def ask(server: Server, method: str, path: str, text: str, **headers: str) -> tu
 def test_what_a_server_answers_to_a_backup(server: Server) -> None:
     """Bad requests get an answer, there are four at most, and each is given back."""
     ours = {"X-PolyMQ-Admin": "test"}
-    assert ask(server, "POST", "/backups", "{}")[0] == 403
+    assert ask(server, "POST", "/api/v1/backups", "{}")[0] == 403
     for text in ("[]", "{", '{"name": 1}', '{"seconds": 0}', '{"seconds": NaN}', "[" * 60_000):
-        assert ask(server, "POST", "/backups", text, **ours)[0] == 400, text[:20]
-    status_code, value = ask(server, "POST", "/backups", '{"seconds": 60}', **ours)
+        assert ask(server, "POST", "/api/v1/backups", text, **ours)[0] == 400, text[:20]
+    status_code, value = ask(server, "POST", "/api/v1/backups", '{"seconds": 60}', **ours)
     assert status_code == 201
     assert value["segments"][0][0] == 0
     assert value["epochs"][0][:2] == [1, 0]
     assert (Path(value["log"]) / f"{0:020d}").exists()
-    others = [ask(server, "POST", "/backups", "{}", **ours)[1]["name"] for _ in range(3)]
-    assert ask(server, "POST", "/backups", "{}", **ours)[0] == 409
-    path = f"/backups/{value['name']}"
+    others = [ask(server, "POST", "/api/v1/backups", "{}", **ours)[1]["name"] for _ in range(3)]
+    assert ask(server, "POST", "/api/v1/backups", "{}", **ours)[0] == 409
+    path = f"/api/v1/backups/{value['name']}"
     for text in ('{"position": -1}', '{"position": Infinity}', '{"position": "1"}'):
         assert ask(server, "PUT", path, text, **ours)[0] == 400, text
     assert ask(server, "PUT", path, '{"position": 5}', **ours)[1]["position"] == 5
     for name in (value["name"], *others):
-        assert ask(server, "POST", f"/backups/{name}/end", '{"failed": true}', **ours)[0] == 204
-        assert ask(server, "POST", f"/backups/{name}/end", '{"failed": true}', **ours)[0] == 404
+        assert (
+            ask(server, "POST", f"/api/v1/backups/{name}/end", '{"failed": true}', **ours)[0] == 204
+        )
+        assert (
+            ask(server, "POST", f"/api/v1/backups/{name}/end", '{"failed": true}', **ours)[0] == 404
+        )
     assert ask(server, "PUT", path, "{}", **ours)[0] == 404
     assert metrics(server)['polymq_backup_failures_total{cause="reported"}'] == 4
 

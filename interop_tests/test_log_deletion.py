@@ -29,7 +29,7 @@ OPTIONS = {
 def store_of(server: Server) -> dict[str, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
     try:
-        connection.request("GET", "/store")
+        connection.request("GET", "/api/v1/store")
         found: dict[str, Any] = json.loads(connection.getresponse().read())
         return found
     finally:
@@ -131,7 +131,7 @@ def test_the_whole_log_has_a_limit(start_server: StartServer) -> None:
     assert found["dropped_messages"] == 0
     assert found["log_bytes_max"] == limit
     connection = http.client.HTTPConnection("127.0.0.1", server.admin_port, timeout=10)
-    connection.request("GET", "/topics/small")
+    connection.request("GET", "/api/v1/topics/small")
     topic = json.loads(connection.getresponse().read())
     connection.close()
     assert [(queue["first_offset"], queue["end_offset"]) for queue in topic["queues"]] == [(1, 2)]

@@ -67,8 +67,8 @@ def service(started: tuple[Server, Service]) -> Service:
 def server(started: tuple[Server, Service], service: Service) -> Server:
     """The server, with no stored user."""
     admin = Admin(started[0])
-    for user in admin.good("GET", "/users")["users"]:
-        admin.good("DELETE", f"/users/{user['name']}")
+    for user in admin.good("GET", "/api/v1/users")["items"]:
+        admin.good("DELETE", f"/api/v1/users/{user['name']}")
     assert service.asked == []
     return started[0]
 
@@ -180,12 +180,12 @@ def test_operators(server: Server, service: Service) -> None:
     """Nobody administers an empty server without being somebody."""
     admin = Admin(server)
     admin.authorization = basic("root")
-    assert admin.ask("GET", "/users")[0] == 401
+    assert admin.ask("GET", "/api/v1/users")[0] == 401
     service.reply = lambda _value: allow()
-    assert admin.ask("GET", "/users")[0] == 403
+    assert admin.ask("GET", "/api/v1/users")[0] == 403
     service.reply = lambda _value: as_json({"result": "allow", "superuser": True})
     admin.authorization = basic("boss")
-    assert admin.ask("GET", "/users")[0] == 200
+    assert admin.ask("GET", "/api/v1/users")[0] == 200
     assert service.asked[-1]["protocol"] == "admin"
 
 

@@ -378,7 +378,7 @@ def test_a_local_user_of_a_server_that_has_no_users_yet(start_server: StartServe
     with RawClient.connected(remote.mqtt_port, "reader", clean=False, present=True) as reader:
         expect_one(reader, "x/1", b"waits", 1, retain=False)
     wait_for(lambda: is_up(server), "the bridge")
-    people.good("DELETE", "/users/carrier")
+    people.good("DELETE", "/api/v1/users/carrier")
     wait_for(lambda: not is_up(server), "the end of the right")
 
 

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -63,8 +63,11 @@ def lasting(seconds: int = 3600) -> dict[str, Any]:
     return {"clean": False, "props": ((P.SESSION_EXPIRY, seconds),)}
 
 
-def at(path: str, **query: object) -> str:
-    return f"{path}?{urlencode(query)}"
+def at(path: str, *name: str, **query: object) -> str:
+    """The path of a list, or of the object of this name in it."""
+    parts = "".join(f"/{quote(part, safe='')}" for part in name)
+    asked = f"?{urlencode(query)}" if query else ""
+    return f"/api/v1/mqtt/{path}{parts}{asked}"
 
 
 def metric(server: Server, name: str) -> float:
@@ -97,32 +100,32 @@ def test_clients_are_listed_in_pages_and_shown(server: Server) -> None:
     found: list[str] = []
     while True:
         query = {"prefix": "page/", "limit": 2} | ({} if after is None else {"after": after})
-        answer = admin.good("GET", at("/mqtt/clients", **query))
-        assert len(answer["clients"]) <= 2
-        found += [row["client_id"] for row in answer["clients"]]
-        after = answer["after"]
+        answer = admin.good("GET", at("clients", **query))
+        assert len(answer["items"]) <= 2
+        found += [row["client_id"] for row in answer["items"]]
+        after = answer["next"]
         if after is None:
             break
     assert found == [f"page/{number}" for number in range(5)]
 
-    (row,) = admin.good("GET", at("/mqtt/clients", user="ann"))["clients"]
+    (row,) = admin.good("GET", at("clients", user="ann"))["items"]
     host, port = strange.socket.getsockname()
     assert row["client_id"] == STRANGE
     assert row["address"] == f"{host}:{port}"
     assert row["listener"] == f"127.0.0.1:{server.mqtt_port}"
     assert (row["version"], row["keep_alive_seconds"]) == ("5.0", 77)
     assert (row["subscriptions"], row["inflight"], row["queued"]) == (2, 0, 0)
-    assert admin.good("GET", at("/mqtt/clients", address="10.0.0.0/8"))["clients"] == []
-    assert len(admin.good("GET", at("/mqtt/clients", address="127.0.0.0/8"))["clients"]) == 6
+    assert admin.good("GET", at("clients", address="10.0.0.0/8"))["items"] == []
+    assert len(admin.good("GET", at("clients", address="127.0.0.0/8"))["items"]) == 6
 
-    shown = admin.good("GET", at("/mqtt/client", client_id=STRANGE))
+    shown = admin.good("GET", at("clients", STRANGE))
     assert [one["filter"] for one in shown["subscription_list"]] == ["a/+/#", "b"]
-    for wrong in (at("/mqtt/clients", limit=0), at("/mqtt/clients", address="x"), "/mqtt/client"):
+    for wrong in (at("clients", limit=0), at("clients", address="x"), at("clients", page=2)):
         assert admin.ask("GET", wrong)[0] == 400, wrong
     for client in [*clients, strange]:
         client.leave()
-    assert admin.ask("GET", at("/mqtt/client", client_id=STRANGE))[0] == 404
-    assert admin.good("GET", "/mqtt/clients")["clients"] == []
+    assert admin.ask("GET", at("clients", STRANGE))[0] == 404
+    assert admin.good("GET", at("clients"))["items"] == []
 
 
 def test_a_client_is_disconnected(server: Server) -> None:
@@ -132,15 +135,15 @@ def test_a_client_is_disconnected(server: Server) -> None:
     watcher.follow(("wills/#", 1))
     will = wire.Will(topic="wills/kicked", body=b"gone")
     client = connected(server, "kicked", will=will, **lasting())
-    admin.good("DELETE", at("/mqtt/client", client_id="kicked"))
+    admin.good("DELETE", at("clients", "kicked"))
     client.expect_error(ADMINISTRATIVE)
     assert watcher.message().body == b"gone"
-    assert admin.ask("DELETE", at("/mqtt/client", client_id="kicked"))[0] == 404
+    assert admin.ask("DELETE", at("clients", "kicked"))[0] == 404
     _, connack = answered(server, "kicked", **lasting())
     assert connack.present
 
     old = RawClient.connected(server.mqtt_port, "old")
-    admin.good("DELETE", at("/mqtt/client", client_id="old"))
+    admin.good("DELETE", at("clients", "old"))
     old.expect_closed()
 
 
@@ -153,14 +156,14 @@ def test_a_session_that_waits_is_shown_and_deleted(server: Server) -> None:
     publisher = connected(server, "publisher")
     for _ in range(3):
         publisher.send_message("waiting/x", b"x" * 100)
-    (row,) = admin.good("GET", at("/mqtt/sessions", state="disconnected"))["sessions"]
+    (row,) = admin.good("GET", at("sessions", state="disconnected"))["items"]
     assert (row["client_id"], row["connected"], row["queued"]) == ("away", False, 3)
     assert row["expiry_seconds"] == 3600
-    shown = admin.good("GET", at("/mqtt/session", client_id="away"))
+    shown = admin.good("GET", at("sessions", "away"))
     assert 300 < shown["queued_bytes"] < 3000
     assert shown["subscription_list"][0]["queued"] == 3
-    admin.good("DELETE", at("/mqtt/session", client_id="away"))
-    assert admin.ask("GET", at("/mqtt/session", client_id="away"))[0] == 404
+    admin.good("DELETE", at("sessions", "away"))
+    assert admin.ask("GET", at("sessions", "away"))[0] == 404
     server.kill()
     server.start()
     _, connack = answered(server, "away", **lasting())
@@ -169,7 +172,7 @@ def test_a_session_that_waits_is_shown_and_deleted(server: Server) -> None:
 
 def test_a_connected_session_is_deleted(server: Server) -> None:
     client = connected(server, "here", **lasting())
-    Admin(server).good("DELETE", at("/mqtt/session", client_id="here"))
+    Admin(server).good("DELETE", at("sessions", "here"))
     client.expect_error(ADMINISTRATIVE)
     _, connack = answered(server, "here", **lasting())
     assert not connack.present
@@ -181,17 +184,18 @@ def test_retained_messages_are_cleared_by_filter(server: Server) -> None:
     publisher = connected(server, "publisher")
     for topic in ("r/a", "r/b.c/d", "s"):
         publisher.send_message(topic, b"kept", retain=True)
-    listed = admin.good("GET", at("/mqtt/retained", filter="r/#", limit=1))
-    assert [row["topic"] for row in listed["retained"]] == ["r/a"]
-    assert (listed["total"], listed["after"]) == (3, "r/a")
-    more = admin.good("GET", at("/mqtt/retained", filter="r/#", after=listed["after"]))
-    assert [row["topic"] for row in more["retained"]] == ["r/b.c/d"]
-    dry = admin.good("POST", at("/mqtt/retained/clear", filter="r/#", dry_run="true"))
+    listed = admin.good("GET", at("retained", filter="r/#", limit=1))
+    assert [row["topic"] for row in listed["items"]] == ["r/a"]
+    assert (listed["total"], listed["next"]) == (3, "r/a")
+    more = admin.good("GET", at("retained", filter="r/#", after=listed["next"]))
+    assert [row["topic"] for row in more["items"]] == ["r/b.c/d"]
+    clear = at("retained/clear")
+    dry = admin.good("POST", clear, {"filter": "r/#", "dry_run": True})
     assert dry["count"] == 2
-    assert admin.good("GET", "/mqtt/retained")["total"] == 3
-    assert admin.good("POST", at("/mqtt/retained/clear", filter="r/#")) == dry
-    assert admin.ask("POST", at("/mqtt/retained/clear", filter="r/#/x"))[0] == 400
-    assert admin.ask("POST", "/mqtt/retained/clear")[0] == 400
+    assert admin.good("GET", at("retained"))["total"] == 3
+    assert admin.good("POST", clear, {"filter": "r/#"}) == dry
+    assert admin.ask("POST", clear, {"filter": "r/#/x"})[0] == 400
+    assert admin.ask("POST", clear)[0] == 400
     server.kill()
     server.start()
     reader = connected(server, "reader")
@@ -211,11 +215,11 @@ def test_bans_hold_after_a_crash(server: Server) -> None:
         {"kind": "user", "value": "bad-user"},
         {"kind": "address", "value": "127.0.0.64/26", "seconds": 86_400},
     ):
-        assert admin.ask("POST", "/bans", body)[0] == 201
+        assert admin.ask("POST", "/api/v1/bans", body)[0] == 201
     here.expect_error(ADMINISTRATIVE)
     server.kill()
     server.start()
-    assert len(admin.good("GET", "/bans")["bans"]) == 3
+    assert len(admin.good("GET", "/api/v1/bans")["items"]) == 3
     refused(server, "bad-client", BANNED)
     refused(server, "other", BANNED, user="bad-user")
     with RawClient(server.mqtt_port) as old:
@@ -228,8 +232,11 @@ def test_bans_hold_after_a_crash(server: Server) -> None:
     assert metric(server, 'polymq_banned_total{by="user"}') == 1
     assert metric(server, 'polymq_banned_total{by="address"}') == 3
 
-    admin.good("DELETE", "/bans", {"kind": "client_id", "value": "bad-client"})
-    assert admin.ask("DELETE", "/bans", {"kind": "client_id", "value": "bad-client"})[0] == 404
+    path = "/api/v1/bans/client_id/bad-client"
+    admin.good("DELETE", path)
+    assert admin.ask("DELETE", path)[0] == 404
+    admin.good("DELETE", f"/api/v1/bans/address/{quote('127.0.0.64/26', safe='')}")
+    assert [ban["value"] for ban in admin.good("GET", "/api/v1/bans")["items"]] == ["bad-user"]
     connected(server, "bad-client").leave()
     for wrong in (
         {"kind": "client", "value": "x"},
@@ -240,7 +247,7 @@ def test_bans_hold_after_a_crash(server: Server) -> None:
         {"kind": "user", "value": 7},
         {"kind": "user", "value": "x", "until": 7},
     ):
-        assert admin.ask("POST", "/bans", wrong)[0] == 400, wrong
+        assert admin.ask("POST", "/api/v1/bans", wrong)[0] == 400, wrong
 
 
 def test_a_banned_user_is_out_of_all_protocols(server: Server) -> None:
@@ -249,7 +256,7 @@ def test_a_banned_user_is_out_of_all_protocols(server: Server) -> None:
     admin.add("root", "admin")
     admin.add("ann", "admin")
     client = connected(server, "c", user="ann", password=PASSWORD.encode())
-    admin.good("POST", "/bans", {"kind": "user", "value": "ann"})
+    admin.good("POST", "/api/v1/bans", {"kind": "user", "value": "ann"})
     client.expect_error(wire.R.NOT_AUTHORIZED)
     refused(server, "c", BANNED, user="ann", password=PASSWORD.encode())
     connected(server, "c", user="root", password=PASSWORD.encode()).leave()

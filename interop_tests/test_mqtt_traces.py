@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
@@ -16,13 +15,16 @@ from interop_tests.conftest import Server
 from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.people import Admin
 
+TRACES = "/api/v1/mqtt/traces"
+
 
 class Trace:
     """A trace that runs, line by line."""
 
-    def __init__(self, server: Server, path: str, **query: object) -> None:
+    def __init__(self, server: Server, **asked: object) -> None:
         self._connection = http.client.HTTPConnection(server.host, server.admin_port, timeout=20)
-        self._connection.request("GET", f"{path}?{urlencode(query)}")
+        headers = {"Content-Type": "application/json"}
+        self._connection.request("POST", TRACES, json.dumps(asked), headers)
         self.answer = self._connection.getresponse()
 
     def line(self) -> Any:
@@ -40,8 +42,8 @@ class Trace:
 
 
 @contextmanager
-def traced(server: Server, path: str = "/mqtt/trace", **query: object) -> Iterator[Trace]:
-    trace = Trace(server, path, **query)
+def traced(server: Server, **asked: object) -> Iterator[Trace]:
+    trace = Trace(server, **asked)
     try:
         assert trace.answer.status == 200
         yield trace
@@ -85,7 +87,7 @@ def test_a_packet_that_was_half_here_when_the_trace_began(server: Server) -> Non
     with traced(server, client_id="c") as first:
         assert first.line()["packet"] == "TRACED"
         client.send(packet[1_000:2_000])
-        with traced(server, "/mqtt/trace/messages", client_id="c", payload=5) as second:
+        with traced(server, client_id="c", payload=5) as second:
             assert second.line()["packet"] == "TRACED"
             client.send(packet[2_000:])
             client.expect(mqtt_wire.puback(1))
@@ -116,24 +118,23 @@ def test_messages_of_a_topic(server: Server) -> None:
 def test_a_trace_has_to_be_about_something(server: Server) -> None:
     admin = Admin(server)
     for wrong in (
-        "/mqtt/trace",
-        "/mqtt/trace?client_id=c&topic=t",
-        "/mqtt/trace?topic=a/%23/b",
-        "/mqtt/trace?address=x",
-        "/mqtt/trace?client_id=c&seconds=0",
-        "/mqtt/trace?client_id=",
-        "/mqtt/trace?client_id=c&payload=10",
-        "/mqtt/trace?client_id=c&second=10",
-        "/mqtt/trace/messages?client_id=c&payload=99999",
+        {},
+        {"client_id": "c", "topic": "t"},
+        {"topic": "a/#/b"},
+        {"address": "x"},
+        {"client_id": "c", "seconds": 0},
+        {"client_id": ""},
+        {"client_id": "c", "second": 10},
+        {"client_id": "c", "payload": 99_999},
     ):
-        assert admin.ask("GET", wrong)[0] == 400, wrong
+        assert admin.ask("POST", TRACES, wrong)[0] == 400, wrong
 
 
 @pytest.mark.slow
 def test_a_trace_that_nobody_reads_holds_up_nobody(server: Server) -> None:
     """Its lines are dropped, and the clients' messages are stored; and the server stops in time."""
     client = RawClient.connected(server.mqtt_port, "c")
-    with traced(server, "/mqtt/trace/messages", client_id="c", payload=4096):
+    with traced(server, client_id="c", payload=4096):
         body = b"x" * 4_000
         for number in range(200):
             client.send(
@@ -149,10 +150,27 @@ def test_a_trace_that_nobody_reads_holds_up_nobody(server: Server) -> None:
 
 
 def test_the_number_of_traces_is_bounded(server: Server) -> None:
-    traces = [Trace(server, "/mqtt/trace", client_id="c") for _ in range(9)]
+    traces = [Trace(server, client_id="c") for _ in range(9)]
     assert [trace.answer.status for trace in traces] == [200] * 8 + [409]
     for trace in traces:
         trace.close()
+
+
+def test_a_trace_is_listed_and_ended_by_another_operator(server: Server) -> None:
+    """Who reads it sees its end."""
+    admin = Admin(server)
+    client = RawClient.connected(server.mqtt_port, "c")
+    with traced(server, client_id="c", payload=7) as trace:
+        assert trace.line()["packet"] == "TRACED"
+        (row,) = admin.good("GET", TRACES)["items"]
+        assert (row["client_id"], row["topic"], row["payload"]) == ("c", None, 7)
+        assert (row["connections"], row["dropped"]) == (1, 0)
+        path = f"{TRACES}/{row['number']}"
+        admin.good("DELETE", path)
+        assert trace.answer.read() == b""
+        assert admin.ask("DELETE", path)[0] == 404
+        assert admin.good("GET", TRACES)["items"] == []
+    client.disconnect()
 
 
 @pytest.mark.parametrize("seconds", [1])

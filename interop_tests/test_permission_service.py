@@ -57,10 +57,10 @@ def service(started: tuple[Server, Service]) -> Service:
 def server(started: tuple[Server, Service], service: Service) -> Server:
     """The server, with one user and no rules, and no answer that is remembered."""
     admin = Admin(started[0])
-    for user in admin.good("GET", "/users")["users"]:
-        admin.good("DELETE", f"/users/{user['name']}")
+    for user in admin.good("GET", "/api/v1/users")["items"]:
+        admin.good("DELETE", f"/api/v1/users/{user['name']}")
     admin.add("mia")
-    admin.good("DELETE", "/service-answers")
+    admin.good("DELETE", "/api/v1/service-answers")
     service.asked.clear()
     return started[0]
 
@@ -359,7 +359,7 @@ def test_who_goes_while_it_waits(server: Server, service: Service) -> None:
     until = time.monotonic() + SECONDS
     while metric(server, "polymq_permission_service_calling") < 1:
         assert time.monotonic() < until
-    Admin(server).good("DELETE", "/users/mia")
+    Admin(server).good("DELETE", "/api/v1/users/mia")
     assert wire.next() == b""
     gate.set()
     while metric(server, "polymq_permission_service_calling"):
@@ -415,7 +415,7 @@ def test_wills(server: Server, service: Service) -> None:
     assert dying.next() == mqtt_wire.connack()
     assert topics(service)[1:] == [("publish", "b/will"), ("publish", "a/will")]
     service.reply = lambda _value: DENY
-    Admin(server).good("DELETE", "/service-answers")
+    Admin(server).good("DELETE", "/api/v1/service-answers")
     dying.close()
     assert reader.next() == ("a/will", b"gone"), "its right is the will's, until it is published"
     reader.close()
@@ -435,7 +435,7 @@ def test_a_user_that_is_deleted_while_its_will_is_asked_about(
     until = time.monotonic() + SECONDS
     while not service.asked:
         assert time.monotonic() < until
-    Admin(server).good("DELETE", "/users/mia")
+    Admin(server).good("DELETE", "/api/v1/users/mia")
     gate.set()
     assert wire.next() == b""
     wire.close()
@@ -454,7 +454,7 @@ def test_a_session_that_comes_back(server: Server, service: Service) -> None:
     assert writer.publish("b/x", b"2")
     admin = Admin(server)
     service.reply = lambda _value: Reply(status=500)
-    admin.good("DELETE", "/service-answers")
+    admin.good("DELETE", "/api/v1/service-answers")
     failed = MqttClient(server, "mia", client_id="back", clean=False)
     assert failed.is_asked_to_go()
     assert failed.messages.empty()
@@ -477,7 +477,7 @@ def test_answers_that_are_dropped(server: Server, service: Service, wire: Wire) 
     service.reply = lambda _value: DENY
     wire.send(mqtt_wire.publish("a", b"2", qos=1, packet_id=2))
     assert wire.next() == mqtt_wire.puback(2)
-    Admin(server).good("DELETE", "/service-answers")
+    Admin(server).good("DELETE", "/api/v1/service-answers")
     wire.send(mqtt_wire.publish("a", b"3", qos=1, packet_id=3))
     assert wire.next() == b""
 

@@ -47,7 +47,7 @@ def test_life_of_a_topic(server: Server) -> None:
     assert b"already exists" in polymq(server, "topic", "create", "orders").stdout
     shown = json.loads(polymq(server, "topic", "show", "orders", "--json").stdout)
     assert [queue["queue"] for queue in shown["queues"]] == [0, 1, 2]
-    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
+    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)["items"]
     assert [topic["name"] for topic in listed] == ["orders"]
     server.kill()
     server.restart()
@@ -110,7 +110,7 @@ def test_names_with_awkward_characters(server: Server) -> None:
     name = "a/b c%41 ü"
     polymq(server, "topic", "create", name)
     polymq(server, "message", "publish", name, "tag", "body")
-    assert json.loads(polymq(server, "topic", "list", "--json").stdout)[0]["name"] == name
+    assert json.loads(polymq(server, "topic", "list", "--json").stdout)["items"][0]["name"] == name
     message = json.loads(polymq(server, "message", "read", name, "--format", "json").stdout)
     assert (message["topic"], message["tag"]) == (name, "tag")
 
@@ -123,7 +123,7 @@ def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(serve
     client.loop_start()
     for topic in ("/temp", "||/temp"):
         client.publish(topic, topic, qos=1).wait_for_publish(30)
-    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
+    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)["items"]
     assert sorted(topic["name"] for topic in listed) == ["||", "|||"]
     assert b"||: 1 message\n" in polymq(server, "topic", "show", "||").stdout
     polymq(server, "message", "publish", "||", "more", body=b"over HTTP")
@@ -134,7 +134,7 @@ def test_mqtt_topics_that_begin_with_a_slash_have_a_name_that_can_be_typed(serve
     assert (second["topic"], second["tag"]) == ("||", "more")
     assert polymq(server, "message", "read", "|||", "--format", "body").stdout == b"||/temp"
     assert b"deleted" in polymq(server, "topic", "delete", "||", "--yes").stdout
-    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)
+    listed = json.loads(polymq(server, "topic", "list", "--json").stdout)["items"]
     assert [topic["name"] for topic in listed] == ["|||"]
     assert "there is no topic '||'" in complaint(server, "topic", "show", "||", code=1)
     client.disconnect()

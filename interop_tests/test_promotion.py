@@ -146,7 +146,7 @@ def test_two_of_three_die_and_the_one_behind_is_promoted(trio: Trio) -> None:
 
 def ask_topic(server: Server) -> dict[str, Any]:
     """The topic that was published to."""
-    return ask(server, "GET", "/topics/t")
+    return ask(server, "GET", "/api/v1/topics/t")
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_promotion_says_what_would_be_lost(tmp_path: Path) -> None:
 
         def refusal() -> str:
             with pytest.raises(AssertionError) as refused:
-                ask(slave, "POST", "/replication/promote")
+                ask(slave, "POST", "/api/v1/replication/promote")
             return str(refused.value)
 
         assert "answers, in term 0: stop it first" in refusal()
@@ -189,7 +189,7 @@ def test_a_promotion_says_what_would_be_lost(tmp_path: Path) -> None:
         pair.wait_following()
         master.kill()
         wait(slave, lambda: not status(slave)["following"], "end of the link")
-        answer = ask(slave, "POST", "/replication/promote")
+        answer = ask(slave, "POST", "/api/v1/replication/promote")
         assert (answer["role"], answer["term"]) == ("master", 1)
         wait(slave, lambda: status(slave).get("role") == "master", "promotion")
         assert status(slave)["epoch"] == answer["epoch"]

@@ -79,8 +79,8 @@ def topics(server: Server) -> list[dict[str, Any]]:
         "127.0.0.1", server.admin_port, timeout=WAIT_SECONDS_MAX
     )
     try:
-        connection.request("GET", "/topics")
-        found: list[dict[str, Any]] = json.loads(connection.getresponse().read())["topics"]
+        connection.request("GET", "/api/v1/topics?limit=500")
+        found: list[dict[str, Any]] = json.loads(connection.getresponse().read())["items"]
     finally:
         connection.close()
     return sorted(found, key=lambda topic: str(topic["name"]))

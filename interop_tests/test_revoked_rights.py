@@ -170,7 +170,7 @@ def test_connections_end_with_their_user(server: Server, people: Admin, how: str
     if how == "disable":
         people.change("ann", disabled=True)
     elif how == "delete":
-        people.good("DELETE", "/users/ann")
+        people.good("DELETE", "/api/v1/users/ann")
     else:
         people.change("ann", password="another")
     assert client.is_asked_to_go()

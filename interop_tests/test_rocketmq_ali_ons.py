@@ -270,9 +270,9 @@ def test_mqtt_and_rocketmq_read_each_other(
 def create_topic(server: Server, name: str, queues: int) -> None:
     """Make a topic with several queues."""
     request = urllib.request.Request(
-        f"http://{server.host}:{server.admin_port}/topics/{name}?queues={queues}",
+        f"http://{server.host}:{server.admin_port}/api/v1/topics/{name}",
+        data=b'{"queues": %d}' % queues,
         method="PUT",
-        headers={"X-PolyMQ-Admin": "test"},
     )
     with urllib.request.urlopen(request, timeout=20) as answer:
         assert answer.status == 201
@@ -287,7 +287,7 @@ def test_clients_sign_with_their_access_keys(
     people.add("shop")
     people.allow("shop", "publish,subscribe", "orders.#")
     people.allow("shop", "subscribe,create", "%RETRY%billing.#")
-    made = people.good("POST", "/users/shop/access-keys")
+    made = people.good("POST", "/api/v1/users/shop/access-keys")
     key = {"accessKey": made["access_key"], "secretKey": made["secret_key"]}
     driver = drive(server)
     driver.ask("consumer", name="c", group="billing", topic="orders", **key)

@@ -259,11 +259,11 @@ def test_clients_log_in_with_access_keys(side: Side) -> None:
     people = Admin(side.server)
     people.add("shop")
     people.allow("shop", "publish", f"{topic}.paid")
-    shop = people.good("POST", "/users/shop/access-keys")
+    shop = people.good("POST", "/api/v1/users/shop/access-keys")
     people.add("billing")
     people.allow("billing", "subscribe", f"{topic}.#")
     people.allow("billing", "subscribe,create", "%RETRY%signers.#")
-    billing = people.good("POST", "/users/billing/access-keys")
+    billing = people.good("POST", "/api/v1/users/billing/access-keys")
     try:
         send = side.producer(**shop)
         assert send(topic, b"right", tag="paid")["status"] == "SEND_OK"
@@ -274,14 +274,14 @@ def test_clients_log_in_with_access_keys(side: Side) -> None:
         assert "error" in side.producer()(topic, b"x", tag="paid")
         reader = side.consumer(topic, "signers", **billing)
         side.until(lambda: side.bodies(reader) == [b"right"])
-        people.good("DELETE", f"/users/shop/access-keys/{shop['access_key']}")
+        people.good("DELETE", f"/api/v1/users/shop/access-keys/{shop['access_key']}")
         assert send(topic, b"x", tag="paid")["code"] == NO_PERMISSION
-        again = side.producer(**people.good("POST", "/users/shop/access-keys"))
+        again = side.producer(**people.good("POST", "/api/v1/users/shop/access-keys"))
         assert again(topic, b"again", tag="paid")["status"] == "SEND_OK"
         side.until(lambda: side.bodies(reader) == [b"right", b"again"])
     finally:
         for user in ("shop", "billing"):  # without users everybody may do everything again
-            people.good("DELETE", f"/users/{user}")
+            people.good("DELETE", f"/api/v1/users/{user}")
 
 
 def test_what_fails_comes_again_with_users_too(side: Side) -> None:
@@ -296,7 +296,10 @@ def test_what_fails_comes_again_with_users_too(side: Side) -> None:
     people.allow("billing", "subscribe,create", "%RETRY%.billing.#")
     people.allow("billing", "subscribe", "%DLQ%.billing.#")
     people.add("root", "admin")
-    keys = {name: people.good("POST", f"/users/{name}/access-keys") for name in ("shop", "billing")}
+    keys = {
+        name: people.good("POST", f"/api/v1/users/{name}/access-keys")
+        for name in ("shop", "billing")
+    }
     try:
         send = side.producer(**keys["shop"])
         reader = side.consumer(topic, "billing", tries=1, fail=9, **keys["billing"])
@@ -304,12 +307,12 @@ def test_what_fails_comes_again_with_users_too(side: Side) -> None:
         assert send(topic, b"hard")["status"] == "SEND_OK"
         side.until(lambda: len(side.received(reader)) == 2)
         assert [line["times"] for line in side.received(reader)] == [0, 1]
-        dead = f"/topics/{quote('%DLQ%billing')}"
+        dead = f"/api/v1/topics/{quote('%DLQ%billing')}"
         side.until(lambda: people.ask("GET", dead)[0] == 200)
         assert side.bodies(stranger) == []
     finally:
         for user in ("shop", "billing", "root"):
-            people.good("DELETE", f"/users/{user}")
+            people.good("DELETE", f"/api/v1/users/{user}")
 
 
 def test_clients_outlive_the_broker_and_nothing_acked_is_lost(side: Side) -> None:

@@ -137,11 +137,11 @@ def test_the_claim_says_what_its_bearer_may_do(server: Server) -> None:
     assert code_of(server, "ann", token(acl=["a/#"])) == BAD_CREDENTIALS
     assert "its claim 'acl' is no list of permissions" in server.log_path.read_text()
     assert code_of(server, "ann", "password") == BAD_CREDENTIALS
-    status, _ = Admin(server).ask("GET", "/users")  # by the operator's token
+    status, _ = Admin(server).ask("GET", "/api/v1/users")  # by the operator's token
     assert status == 200
     admin = Admin(server)
     admin.authorization = "Basic none"
-    assert admin.ask("GET", "/users")[0] == 401
+    assert admin.ask("GET", "/api/v1/users")[0] == 401
 
 
 def test_a_stored_user_denies_and_adds(server: Server) -> None:

@@ -128,7 +128,7 @@ def test_a_signature_opens_the_rocketmq_listener(start_server: StartServer) -> N
     server = start_server()
     people = Admin(server)
     people.add("ann")
-    key = people.good("POST", "/users/ann/access-keys")
+    key = people.good("POST", "/api/v1/users/ann/access-keys")
     people.allow("ann", "publish,create,subscribe", "fish.#")
     people.allow("ann", "subscribe", "%RETRY%.g.#")
     assert http_publish(server, "fish", "x", b"carp", basic("ann")) == 204
@@ -166,7 +166,9 @@ def test_retry_topics_take_messages_from_members_of_their_group_alone(
     people.allow("ann", "publish,create", "#")
     people.add("member")
     people.allow("member", "subscribe,create", "%RETRY%g.#")
-    keys = {name: people.good("POST", f"/users/{name}/access-keys") for name in ("ann", "member")}
+    keys = {
+        name: people.good("POST", f"/api/v1/users/{name}/access-keys") for name in ("ann", "member")
+    }
     sent = {
         "a": "CLIENT_INNER_PRODUCER", "b": "%RETRY%g", "c": "TBW102", "d": 1, "e": 0, "f": 0,
         "g": 1, "h": 0, "i": "RETRY_TOPIC\x01orders", "j": 1,
@@ -202,7 +204,7 @@ def test_retry_topics_take_messages_from_members_of_their_group_alone(
 def test_who_may_not_sign_any_more_is_cut_off(server: Server, people: Admin, how: str) -> None:
     """With a pull that waits: its client gets nothing that comes later, and has to connect anew.
     Another password ends its connections, too, and the key goes on."""
-    key = people.good("POST", "/users/ann/access-keys")
+    key = people.good("POST", "/api/v1/users/ann/access-keys")
     people.allow("ann", "publish,create,subscribe", "birds.#")
     people.allow("ann", "subscribe", "%RETRY%.g.#")
     people.add("root", "admin")
@@ -212,11 +214,11 @@ def test_who_may_not_sign_any_more_is_cut_off(server: Server, people: Admin, how
         client.send(11, **signed(key, **pull_fields("birds", offset, wait_ms=20_000)))
         assert client.ask(31, **signed(key, topic="birds", queueId=0)).code == 0
         if how == "remove":
-            people.good("DELETE", f"/users/ann/access-keys/{key['access_key']}")
+            people.good("DELETE", f"/api/v1/users/ann/access-keys/{key['access_key']}")
         elif how == "disable":
             people.change("ann", disabled=True)
         elif how == "delete":
-            people.good("DELETE", "/users/ann")
+            people.good("DELETE", "/api/v1/users/ann")
         else:
             people.change("ann", password="another")
         assert http_publish(server, "birds", "x", b"robin", basic("root")) == 204
@@ -390,7 +392,7 @@ def test_dead_letters_and_links_end_with_the_rights_of_who_made_them(
     theirs.confirm_delivery()
     theirs.basic_publish("orders", "eu.1", b"copied")
     assert channel.basic_get("ann.copies", auto_ack=True)[2] == b"copied"
-    people.good("DELETE", "/users/ann")
+    people.good("DELETE", "/api/v1/users/ann")
     theirs.basic_publish("orders", "eu.2", b"not copied")
     people.add("root", "admin")
     connections.append(amqp(server, "root"))
@@ -522,7 +524,7 @@ def test_no_secret_is_in_the_logs(start_server: StartServer) -> None:
     http_publish(server, "a", "x", b"1", basic("ann", secrets[4]))
     http_publish(server, f"a?access_token={basic('ann', secrets[5])[6:]}", "x", b"1")
     http_publish(server, "a", "x", b"1", basic("ann", secrets[1]))
-    people.ask("PUT", "/users/bob", {"password": secrets[0] + "\0"})
+    people.ask("PUT", "/api/v1/users/bob", {"password": secrets[0] + "\0"})
     token = (server.data_directory / "admin.token").read_text(encoding="ascii").strip()
     encoded = [basic("ann", secret).removeprefix("Basic ") for secret in secrets]
     assert server.terminate() == 0
@@ -536,26 +538,27 @@ def test_the_operators_listener_asks_who_it_is(server: Server, people: Admin) ->
     people.add("root", "admin")
     people.add("admin-ann")  # others have guessed at ann's password, who would have to wait
     people.allow("admin-ann", "admin", "ops")
-    for path in ("/topics", "/users", "/permissions", "/permissions/check"):
+    for name in ("topics", "users", "permissions", "permissions/check", "nothing"):
+        path = f"/api/v1/{name}"
         for authorization, expected in (
             ("", 401),
             ("Bearer wrong", 401),
             (basic("admin-ann", "wrong"), 401),
             (basic("stranger"), 401),
-            (basic("admin-ann"), 403),
+            (basic("admin-ann"), 404 if name == "nothing" else 403),
         ):
             people.authorization = authorization or "None x"
             assert people.ask("GET", path)[0] == expected, (path, authorization)
     people.authorization = basic("admin-ann")
-    assert people.ask("PUT", "/topics/ops")[0] == 201
+    assert people.ask("PUT", "/api/v1/topics/ops")[0] == 201
     # To administer a topic is not to read it.
-    assert people.ask("GET", "/topics/ops/messages?key=k")[0] == 403
-    assert people.ask("GET", "/messages/0")[0] == 403
-    assert people.ask("PUT", "/topics/others")[0] == 403
-    assert people.ask("PUT", "/users/eve", {"password": "x"})[0] == 403
+    assert people.ask("GET", "/api/v1/topics/ops/records?key=k")[0] == 403
+    assert people.ask("GET", "/api/v1/records/0")[0] == 403
+    assert people.ask("PUT", "/api/v1/topics/others")[0] == 403
+    assert people.ask("PUT", "/api/v1/users/eve", {"password": "x"})[0] == 403
     assert people.ask("GET", "/health")[0] == 200
     people.authorization = basic("root")
-    assert people.ask("GET", "/topics")[0] == 200
+    assert people.ask("GET", "/api/v1/topics")[0] == 200
 
 
 @pytest.mark.slow

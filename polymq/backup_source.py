@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from polymq.admin.client import AdminClient, path_of
+from polymq.admin.client import AdminClient, api_path
 from polymq.backup_memory import recall_or_begin, remember_backups
 from polymq.core_log.backups.files import SourceDamaged
 from polymq.core_log.backups.manifest import Manifest
@@ -48,7 +48,7 @@ class Copying:
 @contextmanager
 def running_source(client: AdminClient, seconds: float) -> Iterator[Copying]:
     """The log of a running server. It is given back at the end in any case. Raises Failure."""
-    value = client.ask("POST", "/backups", {"seconds": seconds})
+    value = client.ask("POST", api_path("backups"), {"seconds": seconds})
     backup = value["name"]
     source = Source(
         store=value["store"],
@@ -65,10 +65,10 @@ def running_source(client: AdminClient, seconds: float) -> Iterator[Copying]:
         nonlocal renewed
         now = time.monotonic()
         if now - renewed >= every:
-            client.request("PUT", path_of("backups", backup), {"position": position})
+            client.request("PUT", api_path("backups", backup), {"position": position})
             renewed = now
 
-    path = path_of("backups", backup, "end")
+    path = api_path("backups", backup, "end")
     try:
         yield Copying(source, needs, taken.append, is_running=True)
     except BaseException as error:

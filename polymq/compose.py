@@ -23,8 +23,8 @@ from prometheus_client import CollectorRegistry
 
 from polymq.admin.backups import BackupHandlers
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX
+from polymq.admin.node import ShownNode
 from polymq.admin.operator_token import new_token, remove_token, write_token
-from polymq.admin.replication import replication_routes
 from polymq.admin.server import AdminServer
 from polymq.broker import errors as broker_errors
 from polymq.broker.disk import DiskSettings
@@ -71,7 +71,7 @@ from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
 from polymq.remoting.compression import plain_body
 from polymq.replicating import Replication, promoted_value
-from polymq.replication_memory import CUT_DIRECTORY, STORE_DIRECTORY, above_term, refusal
+from polymq.replication_memory import STORE_DIRECTORY, above_term, refusal
 from polymq.replication_settings import check_settings
 from polymq.segment_size import say_size
 from polymq.servers import (
@@ -83,7 +83,7 @@ from polymq.servers import (
 )
 from polymq.settings import Settings, is_loopback
 from polymq.store_opening import advice, check_is_whole, code_of, store_settings_of
-from polymq.store_report import store_probes, store_value
+from polymq.store_report import store_probes
 from polymq.sys_figures import make_sys_topics
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
 from polymq.tls_files import TlsFiles
@@ -195,6 +195,7 @@ class Node:
         """Files for which the disk had no room: they are to be written later."""
         self.pauses: Pauses
         """What stops the loop. Whoever has started the node starts it."""
+        self._started_ms = clock_ms()
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
@@ -495,15 +496,24 @@ class Node:
                 raise
             self.unwritten.append(partial(write_token, directory, token))
         self._stack.append(lambda: remove_token(directory))
-        admin = AdminServer(
+        node = ShownNode(
+            settings=self._settings,
             engine=self._engine,
+            store=self._store,
+            budget=self._budget,
+            replication=self.replication,
+            backups=backups,
+            status=lambda: str(self._health()["status"]),
+            connections=self._connection_counts,
+            registration=lambda: self._registration,
+            started_ms=self._started_ms,
+        )
+        admin = AdminServer(
+            node=node,
             token=token,
             registry=registry,
             health=self._health,
-            store=lambda: store_value(self._engine, self._store, str(directory / CUT_DIRECTORY)),
-            more=[*replication_routes(self.replication), *backups.routes()],
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
-            mqtt_topic=self._settings.mqtt.topic,
             connections=self._client_connections,
         )
         self._admin = admin
@@ -525,6 +535,10 @@ class Node:
         elif admin is not None:
             self._admin = None
             await admin.stop()
+
+    def _connection_counts(self) -> dict[str, int]:
+        """Connected clients by protocol."""
+        return {name: it.connection_count for name, it in self._servers.items()}
 
     def _client_connections(self) -> list[Any]:
         """All connections of the listeners for clients."""
@@ -599,7 +613,7 @@ class Node:
             gauge(
                 "polymq_connections",
                 "Connected clients.",
-                lambda: {name: it.connection_count for name, it in self._servers.items()},
+                self._connection_counts,
                 label="protocol",
             ),
             names_probe(lambda: self._registration),

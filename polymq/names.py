@@ -115,6 +115,11 @@ class Registration:
         self._driver_beside.close()
 
     @property
+    def states(self) -> dict[str, ServerState]:
+        """How this broker stands with each name server, by its address."""
+        return {str(server): state for server, state in self.registrar.states.items()}
+
+    @property
     def registered_count(self) -> int:
         """Name servers that have this broker in their tables, as far as it knows."""
         return sum(state.registered for state in self.registrar.states.values())

@@ -501,14 +501,14 @@ class Replication:
             logger("polymq").warning("not saved", what=FILE_NAME, error=str(error))
 
     @property
-    def role(self) -> str:
+    def role(self) -> Literal["master", "slave", "fenced"]:
         """`master`, `slave` or `fenced`."""
         if self._fenced:
             return "fenced"
         return "slave" if self._follows else "master"
 
     def value(self) -> dict[str, Any]:
-        """What operators see: the answer of `/replication`."""
+        """What operators see."""
         standby, link, server = self._engine.standby, self._link, self._server
         found: dict[str, Any] = {
             "role": self.role,

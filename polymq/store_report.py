@@ -15,8 +15,7 @@ from polymq.metrics.registry import Probe, counter, gauge
 
 
 def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, Any]:
-    """The log, its disk, who holds the oldest segment, and what was cut and kept: the answer of
-    `/store`."""
+    """The log, its disk, who holds the oldest segment, and what was cut and kept."""
     cuts = list_cuts(RealFiles(), cut_directory)
     disk, retention, log = engine.core.disk, engine.retention, store.log
     segments = store.segments()

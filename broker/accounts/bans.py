@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
@@ -129,9 +129,9 @@ class Bans:
 
     # --- asking ---------------------------------------------------------------------------
 
-    def all(self) -> list[Ban]:
-        """All bans in force, by kind and value."""
-        return [self._bans[key] for key in sorted(self._bans) if self._in_force(self._bans[key])]
+    def entries(self) -> Iterable[Ban]:
+        """All entries in no order, those without effect included. Look at them at once."""
+        return self._bans.values()
 
     @property
     def count(self) -> int:

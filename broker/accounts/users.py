@@ -249,10 +249,15 @@ class Users:
 
     # --- rules ----------------------------------------------------------------------------
 
-    def rules(self, subject: str | None = None) -> list[Rule]:
-        """All rules, or those of one subject, in the order of their text."""
-        found = self._rules if subject is None else self._by_subject.get(subject, {})
+    def rules(self, subject: str) -> list[Rule]:
+        """The rules of one subject, in the order of their text."""
+        found = self._by_subject.get(subject, {})
         return [found[key] for key in sorted(found)]
+
+    def rule_table(self, subject: str | None = None) -> Mapping[str, Rule]:
+        """All rules, or those of one subject, by their text, in no order. The table changes with
+        them."""
+        return self._rules if subject is None else self._by_subject.get(subject, {})
 
     def add_rule(self, rule: Rule) -> Position:
         """Add a rule; the same rule twice is one.

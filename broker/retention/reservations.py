@@ -7,6 +7,7 @@ or hangs holds the disk. All end when the disk is so full that publishers are re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from polymq.broker.disk import Disk, DiskState
@@ -60,6 +61,9 @@ class Reservations:
         self.expired_count = 0
         self.dropped_count = 0
         disk.watch(self._room_changed)
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return iter(list(self._active.values()))
 
     def __len__(self) -> int:
         return len(self._active)

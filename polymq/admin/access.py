@@ -17,7 +17,7 @@ from aiohttp import web
 
 from polymq.broker.admission.admission import Admission
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import REST, Address, BrokerPort, Origin, parse_display_name
+from polymq.broker.port import BrokerPort, Origin, parse_display_name
 
 OPERATOR: Final = "(operator's token)"
 """What the audit log calls who came with the token; no user can be called so."""
@@ -68,14 +68,7 @@ class Access:
             return
         principal = await self._principal(request, scheme, value)
         port = self._port.admission.for_principal(principal)
-        right = getattr(request.match_info.handler, "right", None)
-        if right is None:
-            port.principal.check_admin(_address(request))
-            if "messages" in request.path.split("/"):  # what is in a topic is for who may read it
-                name = request.match_info.get("name")
-                port.principal.check_read((REST,) if name is None else (name, REST))
-        else:
-            port.principal.check_managing(right)
+        _check_right(request, port)
         request[CALLER], request[PORT] = principal, port
 
     async def _principal(self, request: web.Request, scheme: str, value: str) -> str:
@@ -105,13 +98,15 @@ class Access:
         return principal
 
 
-def named_topic(request: web.Request) -> str:
-    """The topic in the request's path, where its display name is."""
-    return parse_display_name(request.match_info["name"])
-
-
-def _address(request: web.Request) -> Address:
-    """What the right has to be for: the topic that is named, else everything."""
-    if request.path.startswith("/topics/") and "name" in request.match_info:
-        return (named_topic(request),)
-    return (REST,)
+def _check_right(request: web.Request, port: BrokerPort) -> None:
+    """Whether a user has the right that the operation needs. Raises Refused: FORBIDDEN."""
+    handler = request.match_info.handler
+    right = getattr(handler, "right", None)
+    if right is None:
+        return  # there is nothing at this path
+    try:
+        port.principal.check_managing(right)
+    except Refused:
+        if not getattr(handler, "on_topic", False):
+            raise
+        port.principal.check_admin((parse_display_name(request.match_info["name"]),))

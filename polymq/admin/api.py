@@ -16,7 +16,7 @@ from aiohttp import web
 
 from polymq.admin.access import CALLER, PORT
 from polymq.admin.openapi import document
-from polymq.admin.operations import API_PATH, Call, Given, Group, Operation
+from polymq.admin.operations import API_PATH, Call, Given, Group, Made, Operation
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.principals import Managing
 
@@ -30,11 +30,12 @@ class Endpoint:
     """What a route calls: one operation.
 
     Attributes:
-        right: what the caller has to have; `access.py` looks at it.
+        right, on_topic: what the caller has to have; `access.py` looks at it.
     """
 
     def __init__(self, operation: Operation) -> None:
         self.right: Managing = operation.right
+        self.on_topic = operation.on_topic
         self._operation = operation
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -53,7 +54,10 @@ class Endpoint:
             return answer
         if operation.answer is None:
             return web.Response(status=204)
-        return web.Response(status=operation.status, body=_encoded(answer), content_type=JSON)
+        status = operation.status
+        if isinstance(answer, Made):
+            status, answer = 201, answer.answer
+        return web.Response(status=status, body=_encoded(answer), content_type=JSON)
 
 
 async def _body(operation: Operation, request: web.Request) -> Any:
@@ -95,6 +99,7 @@ def _handler(endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.Stream
         return await endpoint(request)
 
     handle.right = endpoint.right  # type: ignore[attr-defined]
+    handle.on_topic = endpoint.on_topic  # type: ignore[attr-defined]
     return handle
 
 

@@ -1,42 +1,101 @@
-"""The ban list at the operator's listener: what the commands `polymq ban` ask for."""
+"""The ban list: which clients, users and addresses may not connect."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from aiohttp import web
+import msgspec
 
-from polymq.admin.access import CALLER
-from polymq.admin.bodies import json_object
-from polymq.admin.mqtt import is_within
-from polymq.broker.accounts import audit
-from polymq.broker.accounts.bans import ADDRESS, CLIENT, Ban, normal_value, parse_network
+from polymq.admin.commits import Committed
+from polymq.admin.mqtt_clients import is_within
+from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.steps import in_steps
+from polymq.broker.accounts import audit, bans
+from polymq.broker.accounts.bans import ADDRESS, CLIENT, normal_value, parse_network
 from polymq.broker.engine import Engine
-from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import Position
 
 LOOKED_AT_ONCE: Final = 256
 """Connections that are compared with a new ban in one step, some microseconds each."""
 SECONDS_MAX: Final = 100 * 366 * 86_400
-_KNOWN: Final = frozenset({"kind", "value", "reason", "seconds"})
+
+Kind = Literal["client_id", "user", "address"]
+
+
+class Ban(Value):
+    """An entry of the ban list.
+
+    Attributes:
+        kind: what is banned: a client_id of MQTT, a user, or an address.
+        value: the client identifier, the user name, or the address or network.
+        reason: why, in the operator's words; may be empty.
+        until_ms: when it ends, in milliseconds since the epoch; null: it does not.
+        since_ms: when it was added.
+        by: who added it.
+    """
+
+    kind: Kind
+    value: str
+    reason: str
+    until_ms: int | None
+    since_ms: int
+    by: str
+
+
+class AddedBan(Ban):
+    """A ban that was added.
+
+    Attributes:
+        ended: how many connections of clients and addresses it ended. Those of a user end, too,
+            and are not counted.
+    """
+
+    ended: int
+
+
+class BansQuery(PageQuery):
+    """Which bans.
+
+    Attributes:
+        prefix: only bans whose values begin with this text.
+        kind: only bans of this kind.
+    """
+
+    kind: Literal["all", "client_id", "user", "address"] = "all"
+
+
+class NewBan(Given):
+    """Who is banned.
+
+    Attributes:
+        kind: what is banned.
+        value: a client identifier, a user name, or an address or network such as 10.1.0.0/16.
+        reason: why, for the list.
+        seconds: for how long; null: for ever.
+    """
+
+    kind: Kind
+    value: str
+    reason: str = ""
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=SECONDS_MAX)] | None = None
 
 
 class BanHandlers:
-    """The answers under `/bans`.
+    """Carries out the operations on bans.
 
     Args:
         committed: waits until a change is on the disk.
-        connections: all connections of the listeners for clients: objects with `address` and
+        connections: all connections that a banned address may not have: objects with `address` and
             `abort`, as far as a listener knows addresses.
     """
 
     def __init__(
         self,
         engine: Engine,
-        committed: Callable[[Position], Awaitable[None]],
+        committed: Committed,
         connections: Callable[[], Iterable[Any]],
     ) -> None:
         self._engine = engine
@@ -44,55 +103,98 @@ class BanHandlers:
         self._committed = committed
         self._connections = connections
 
-    def routes(self) -> list[web.RouteDef]:
-        """For the application."""
-        return [
-            web.get("/bans", self._list),
-            web.post("/bans", self._add),
-            web.delete("/bans", self._remove),
-        ]
-
-    async def _list(self, _request: web.Request) -> web.Response:
-        return web.json_response({"bans": [asdict(ban) for ban in self._bans.all()]})
-
-    async def _add(self, request: web.Request) -> web.Response:
-        body = await json_object(request, _KNOWN)
-        kind, value = _text(body, "kind"), _text(body, "value")
-        seconds = body.get("seconds")
-        if seconds is not None and (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, int | float)
-            or not 0 < seconds <= SECONDS_MAX
-        ):
-            raise Refused(Reason.BAD_ARGUMENT, "seconds must be a number above 0")
-        until_ms = None
-        if seconds is not None:
-            until_ms = self._engine.core.clock_ms() + max(1, round(1000 * seconds))
-        position = self._bans.add(
-            kind,
-            value,
-            reason=_text(body, "reason", ""),
-            until_ms=until_ms,
-            by=request[CALLER],
+    def group(self) -> Group:
+        """The operations."""
+        return Group(
+            name="bans",
+            about="Client identifiers, users and addresses that may not connect.",
+            operations=[
+                Operation(
+                    method="GET",
+                    path="/bans",
+                    name="listBans",
+                    summary="List the bans that are in force",
+                    right="monitor",
+                    handler=self._list,
+                    query=BansQuery,
+                    answer=Page[Ban],
+                ),
+                Operation(
+                    method="POST",
+                    path="/bans",
+                    name="addBan",
+                    summary="Ban a client identifier, a user or an address",
+                    about="Its connections end. A ban that exists is replaced.",
+                    right="operate",
+                    handler=self._add,
+                    body=NewBan,
+                    answer=AddedBan,
+                    status=201,
+                ),
+                Operation(
+                    method="DELETE",
+                    path="/bans/{kind}/{value}",
+                    name="removeBan",
+                    summary="Remove a ban",
+                    right="operate",
+                    handler=self._remove,
+                    path_about={
+                        "kind": "client_id, user or address",
+                        "value": "what is banned, as the list shows it",
+                    },
+                ),
+            ],
         )
-        ban = self._bans.named(kind, normal_value(kind, value))
-        audit.note("ban added", kind=kind, value=value, by=request[CALLER])
-        ended = 0 if ban is None else await self._end_connections(ban)
-        await self._committed(position)
-        shown = {} if ban is None else asdict(ban)
-        return web.json_response({**shown, "ended": ended}, status=201)
 
-    async def _end_connections(self, ban: Ban) -> int:
-        """End those that the ban is about. Returns how many. (Those of a user end by the ban
+    async def _list(self, call: Call[BansQuery]) -> Page[Ban]:
+        kind = call.query.kind
+
+        def find(key: str) -> bans.Ban | None:
+            value, _, of_kind = key.rpartition(" ")
+            return self._bans.named(of_kind, value)
+
+        listing = Listing(
+            names=(f"{ban.value} {ban.kind}" for ban in self._bans.entries()),
+            find=find,
+            row=lambda _, ban: Ban(**asdict(ban)),
+            wants_name=None if kind == "all" else lambda key: key.endswith(f" {kind}"),
+            wants=lambda _: True,  # `find` leaves out those that have ended
+        )
+        return await in_steps(page_of(listing, call.query))
+
+    async def _add(self, call: Call[Given]) -> AddedBan:
+        body: NewBan = call.body
+        until_ms = None
+        if body.seconds is not None:
+            until_ms = self._engine.core.clock_ms() + max(1, round(1000 * body.seconds))
+        position = self._bans.add(
+            body.kind, body.value, reason=body.reason, until_ms=until_ms, by=call.caller
+        )
+        value = normal_value(body.kind, body.value)
+        audit.note("ban added", kind=body.kind, value=value, by=call.caller)
+        ended = await self._end_connections(body.kind, value)
+        await self._committed(position)
+        return AddedBan(
+            kind=body.kind,
+            value=value,
+            reason=body.reason,
+            until_ms=until_ms,
+            since_ms=self._engine.core.clock_ms(),
+            by=call.caller,
+            ended=ended,
+        )
+
+    async def _end_connections(self, kind: Kind, value: str) -> int:
+        """End those that a ban is about. Returns how many. (Those of a user end by the ban
         itself.)"""
-        if ban.kind == CLIENT:
-            client = self._engine.connections.clients.get(ban.value)
+        if kind == CLIENT:
+            client = self._engine.connections.clients.get(value)
             if client is not None:
                 client.end("its client identifier was banned")
             return int(client is not None)
-        if ban.kind != ADDRESS:
+        if kind != ADDRESS:
             return 0
-        network = parse_network(ban.value)
+        network = parse_network(value)
         ended = 0
         for number, client in enumerate(list(self._engine.connections.clients.values())):
             if is_within(client.address, network):
@@ -110,17 +212,8 @@ class BanHandlers:
                 await asyncio.sleep(0)
         return ended
 
-    async def _remove(self, request: web.Request) -> web.Response:
-        body = await json_object(request, _KNOWN)
-        kind, value = _text(body, "kind"), _text(body, "value")
+    async def _remove(self, call: Call[Given]) -> None:
+        kind, value = call.path["kind"], call.path["value"]
         position = self._bans.remove(kind, value)
-        audit.note("ban removed", kind=kind, value=value, by=request[CALLER])
+        audit.note("ban removed", kind=kind, value=value, by=call.caller)
         await self._committed(position)
-        return web.json_response({"kind": kind, "value": normal_value(kind, value)})
-
-
-def _text(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    value = body.get(name, default)
-    if not isinstance(value, str):
-        raise Refused(Reason.BAD_ARGUMENT, f"{name} must be a text")
-    return value

@@ -51,11 +51,13 @@ class AdminClient:
         headers = self._headers | ({ADMIN_HEADER: "cli"} if method != "GET" else {})
         return _request(ADMIN_HOST, self._port, method, path, raw, headers)
 
-    def lines(self, path: str) -> Iterator[bytes]:
-        """The lines of a good answer, as they come, for as long as the server sends some."""
+    def lines(self, path: str, body: object) -> Iterator[bytes]:
+        """The lines of the good answer to a POST, as they come, for as long as the server sends
+        some."""
         connection = http.client.HTTPConnection(ADMIN_HOST, self._port, timeout=ANSWER_SECONDS_MAX)
         try:
-            connection.request("GET", path, headers=self._headers)
+            raw, headers = json.dumps(body).encode(), self._headers | {ADMIN_HEADER: "cli"}
+            connection.request("POST", path, body=raw, headers=headers)
             answer = connection.getresponse()
             if answer.status >= 300:
                 raise Failure(_code(answer.status), _detail(answer.status, answer.read()))
@@ -74,24 +76,24 @@ class AdminClient:
 
     def create_topic(self, name: str, queue_count: int, settings: Mapping[str, str]) -> bool:
         """Create; False if it was there already, and then nothing of it changes."""
-        path = path_of("topics", name, query={"queues": queue_count, **settings})
-        return self.request("PUT", path)[0] == 201
+        body = {"queues": queue_count, "settings": dict(settings)}
+        return self.request("PUT", api_path("topics", name), body)[0] == 201
 
     def set_topic(self, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
         """Change settings; the topic as it is then."""
-        return self.ask("PATCH", path_of("topics", name, query=settings))
+        return self.ask("PATCH", api_path("topics", name), {"settings": dict(settings)})
 
     def find_messages(
         self, topic: str, key: str, *, since_ms: int | None, until_ms: int | None, count: int
     ) -> list[StoredMessage]:
         """Messages with a key, newest first."""
         query = {"key": key, "since_ms": since_ms, "until_ms": until_ms, "count": count}
-        content = self.request("GET", path_of("topics", topic, "messages", query=query))[1]
+        content = self.request("GET", api_path("topics", topic, "records", query=query))[1]
         return [stored_message(record) for record in iterate_records(content)]
 
     def message(self, position: str) -> StoredMessage:
         """The message at a position of the log, or with a message id."""
-        content = self.request("GET", path_of("messages", position))[1]
+        content = self.request("GET", api_path("records", position))[1]
         return stored_message(next(iterate_records(content)))
 
 

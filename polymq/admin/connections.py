@@ -27,9 +27,13 @@ def problem(status: int, text: str) -> web.Response:
 
 
 class AdminConnection(RequestHandler):
-    """One connection. The roster admitted it before it was made."""
+    """One connection. The roster admitted it before it was made.
 
-    __slots__ = ("_deadline", "_roster")
+    Attributes:
+        address: the remote address, for bans; empty: they do not concern it.
+    """
+
+    __slots__ = ("_deadline", "_roster", "address")
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class AdminConnection(RequestHandler):
         *,
         loop: asyncio.AbstractEventLoop,
         roster: Roster[AdminConnection],
+        address: str = "",
     ) -> None:
         super().__init__(
             manager,
@@ -44,6 +49,7 @@ class AdminConnection(RequestHandler):
             access_log=None,  # type: ignore[arg-type]  # aiohttp means Logger | None
             auto_decompress=False,  # aiohttp would decode any body to its end, in one step
         )
+        self.address = address
         self._roster = roster
         self._deadline: asyncio.TimerHandle | None = None
 

@@ -161,7 +161,10 @@ def _good_answer(operation: Operation) -> dict[str, Any]:
     if operation.answer is not None:
         (schema,), _ = msgspec.json.schema_components([operation.answer], ref_template=REF)
     content = {operation.media_type: {"schema": schema}}
-    return {str(operation.status): {"description": operation.summary, "content": content}}
+    answers = {str(operation.status): {"description": operation.summary, "content": content}}
+    if operation.may_make:
+        answers["201"] = {"description": "It was not there, and is made.", "content": content}
+    return answers
 
 
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:

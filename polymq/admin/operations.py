@@ -42,6 +42,13 @@ class NoQuery(Given):
     """An operation without parameters."""
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a handler returns if it made what it was asked for: the answer has the status 201."""
+
+    answer: Value
+
+
 Query = TypeVar("Query", bound=Given)
 
 
@@ -85,6 +92,9 @@ class Operation:
         body: type of the body; None: a body is not read.
         answer: type of the answer; None: there is none, and the status is 204.
         status: of a good answer.
+        may_make: it makes something, unless that is there: the handler returns Made if so.
+        on_topic: the part `name` of the path is a topic, and the right to administer that topic is
+            enough.
         media_type: of an answer that is not JSON.
         path_about: what the parts of the path name.
     """
@@ -100,6 +110,8 @@ class Operation:
     body: type[Given] | None = None
     answer: Any = None
     status: int = 200
+    may_make: bool = False
+    on_topic: bool = False
     media_type: str = "application/json"
     path_about: Mapping[str, str] = field(default_factory=dict)
 

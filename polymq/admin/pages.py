@@ -72,6 +72,7 @@ class Listing(Generic[Entry, Row]):
         number: by which the list is sorted, the largest first; None: by name.
         wants_name: whether a name passes the filters; None: all do.
         wants: whether an entry passes the filters; None: all do.
+        step: how many entries are looked at in one step; None: STEP_ENTRIES.
     """
 
     names: Iterable[str]
@@ -80,6 +81,7 @@ class Listing(Generic[Entry, Row]):
     number: Callable[[Entry], float] | None = None
     wants_name: Callable[[str], bool] | None = None
     wants: Callable[[Entry], bool] | None = None
+    step: int | None = None
 
 
 def page_of(listing: Listing[Entry, Row], query: PageQuery) -> Generator[Any, Any, Page[Row]]:
@@ -90,7 +92,7 @@ def page_of(listing: Listing[Entry, Row], query: PageQuery) -> Generator[Any, An
     bound: Key | None = None  # what comes behind it is not on the page
     total = 0
     names = iter(list(listing.names))
-    while some := list(islice(names, STEP_ENTRIES)):
+    while some := list(islice(names, listing.step or STEP_ENTRIES)):
         found, count = _keys(listing, some, query.prefix, after, bound)
         total += count
         if found:

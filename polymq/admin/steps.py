@@ -1,22 +1,17 @@
-"""Long answers of the operator's listener, put together in steps between which the loop goes on;
-and the pages that lists come in."""
+"""Long answers of the operator's listener, put together in steps between which the loop goes
+on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
-from polymq.broker.errors import Reason, Refused
 from polymq.broker.messages.readers import Reading
 from polymq.broker.queues.inspection import Need
 
 Result = TypeVar("Result")
-
-PAGE_DEFAULT: Final = 100
-PAGE_MAX: Final = 500
-"""Entries of one page."""
 
 SLICE_SECONDS: Final = 0.002
 """How long the steps of an answer take before others have their turn."""
@@ -54,11 +49,3 @@ async def _entries(reading: Reading, need: Need) -> bytes | None:
 
     reading.entries(need.index, need.first, need.count, took)
     return await found
-
-
-def page_limit(query: Mapping[str, str]) -> int:
-    """How many entries a page may have. Raises Refused: BAD_ARGUMENT."""
-    text = query.get("limit", str(PAGE_DEFAULT))
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 0 < int(text) <= PAGE_MAX):
-        raise Refused(Reason.BAD_ARGUMENT, f"limit is 1 to {PAGE_MAX}, not {text!r}")
-    return int(text)

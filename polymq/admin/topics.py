@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from polymq.admin.commits import Committed
-from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.operations import Call, Given, Group, Made, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
 from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
@@ -132,6 +132,7 @@ class TopicHandlers:
                     right="monitor",
                     handler=self._show,
                     answer=Topic,
+                    on_topic=True,
                     path_about=named,
                 ),
                 Operation(
@@ -144,6 +145,8 @@ class TopicHandlers:
                     handler=self._create,
                     body=NewTopic,
                     answer=Topic,
+                    may_make=True,
+                    on_topic=True,
                     path_about=named,
                 ),
                 Operation(
@@ -155,6 +158,7 @@ class TopicHandlers:
                     handler=self._change,
                     body=TopicChange,
                     answer=Topic,
+                    on_topic=True,
                     path_about=named,
                 ),
                 Operation(
@@ -164,6 +168,7 @@ class TopicHandlers:
                     summary="Delete a topic with its messages",
                     right="admin",
                     handler=self._delete,
+                    on_topic=True,
                     path_about=named,
                 ),
             ],
@@ -182,13 +187,14 @@ class TopicHandlers:
     async def _show(self, call: Call[Given]) -> Topic:
         return self._shown(parse_display_name(call.path["name"]))
 
-    async def _create(self, call: Call[Given]) -> Topic:
+    async def _create(self, call: Call[Given]) -> Topic | Made:
         name, wanted = parse_display_name(call.path["name"]), call.body
-        if self._topics.info(name) is None:
-            position = self._topics.create(name, wanted.queues, wanted.settings)
-            audit.note("topic created", topic=display_name(name), by=call.caller)
-            await self._committed(position)
-        return self._shown(name)
+        if self._topics.info(name) is not None:
+            return self._shown(name)
+        position = self._topics.create(name, wanted.queues, wanted.settings)
+        audit.note("topic created", topic=display_name(name), by=call.caller)
+        await self._committed(position)
+        return Made(self._shown(name))
 
     async def _change(self, call: Call[Given]) -> Topic:
         name = parse_display_name(call.path["name"])

@@ -1,4 +1,4 @@
-"""Traces of MQTT connections at the operator's listener: what the command `polymq trace` asks for.
+"""Traces of MQTT connections: packets as they come and go.
 
 Rules:
 
@@ -6,8 +6,8 @@ Rules:
   none runs, no connection has anything in its way.
 * The lines of a trace wait in a bounded queue for a client that reads slowly. What finds no room is
   dropped and counted, so a trace never holds up the connection that it looks at.
-* Passwords are in no line. Payloads are in the lines of `/mqtt/trace/messages` only, which asks for
-  the right to read everything (`access.py`).
+* Passwords are in no line. Payloads are in the lines if the request asks for them, and then its
+  caller has to have the right to read everything.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 from aiohttp import web
 
-from polymq.admin.access import CALLER
-from polymq.admin.mqtt import is_within
+from polymq.admin.mqtt_clients import is_within
 from polymq.admin.mqtt_names import MqttNames
+from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import parse_network
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.port import ConnectedClient
+from polymq.broker.port import REST, ConnectedClient
 from polymq.gateways.mqtt.packet_lines import PAYLOAD_MAX, PacketLines
 from polymq.gateways.mqtt.topic_filters import matches
 
@@ -42,58 +45,152 @@ SECONDS_MAX: Final = 86_400
 LOOK_SECONDS: Final = 1.0
 """How often a trace without lines looks whether anybody still reads it."""
 LAST_SECONDS: Final = 1.0
-"""How long the last lines may take when the server stops."""
+"""How long the last lines may take when a trace is ended."""
 WRITTEN_AT_ONCE: Final = 256
+LINES: Final = "application/x-ndjson"
+
+
+class NewTrace(Given):
+    """What is traced: one of client_id, topic and address.
+
+    Attributes:
+        client_id: packets of this client.
+        topic: messages of all clients whose topics match this topic filter.
+        address: packets of clients from this address or network.
+        seconds: for how long, at most a day.
+        payload: how many bytes of each payload are shown, at most 4,096. 0: none.
+    """
+
+    client_id: str | None = None
+    topic: str | None = None
+    address: str | None = None
+    seconds: Annotated[int, msgspec.Meta(ge=1, le=SECONDS_MAX)] = SECONDS_DEFAULT
+    payload: Annotated[int, msgspec.Meta(ge=0, le=PAYLOAD_MAX)] = 0
+
+
+class Trace(Value):
+    """A trace that runs.
+
+    Attributes:
+        number: by which it is ended.
+        client_id: the client that it is about, if it is about one.
+        topic: the topic filter that it is about, if it is about one.
+        address: the address or network that it is about, if it is about one.
+        payload: how many bytes of each payload its lines have.
+        by: who began it.
+        started_ms: when, in milliseconds since the epoch.
+        connections: how many it looks at now.
+        dropped: lines that were dropped because its reader is too slow.
+    """
+
+    number: int
+    client_id: str | None
+    topic: str | None
+    address: str | None
+    payload: int
+    by: str
+    started_ms: int
+    connections: int
+    dropped: int
 
 
 class TraceHandlers:
-    """The answers under `/mqtt/trace`."""
+    """Carries out the operations on traces.
+
+    Args:
+        names: of the MQTT listeners.
+    """
 
     def __init__(self, engine: Engine, names: MqttNames) -> None:
         self._engine = engine
         self._names = names
-        self._traces: dict[_Trace, web.Request] = {}
+        self._traces: dict[str, _Trace] = {}
+        self._begun_count = 0
 
-    def routes(self) -> list[web.RouteDef]:
-        """For the application."""
-        return [
-            web.get("/mqtt/trace", self._trace),
-            web.get("/mqtt/trace/messages", self._trace),
-        ]
-
-    @property
-    def dropped_count(self) -> int:
-        """Lines that the traces of now have dropped."""
-        return sum(trace.dropped_all for trace in self._traces)
+    def group(self) -> Group:
+        """The operations."""
+        return Group(
+            name="traces",
+            about="Packets of MQTT clients as they come and go.",
+            operations=[
+                Operation(
+                    method="GET",
+                    path="/mqtt/traces",
+                    name="listTraces",
+                    summary="List the traces that run",
+                    right="monitor",
+                    handler=self._list,
+                    query=PageQuery,
+                    answer=Page[Trace],
+                ),
+                Operation(
+                    method="POST",
+                    path="/mqtt/traces",
+                    name="trace",
+                    summary="Trace packets of MQTT clients",
+                    about="The answer is a line of JSON for each packet, as it comes or goes, for "
+                    "as long as the trace runs. Neighbouring packets that differ in their packet "
+                    "identifiers only are one line with their number (`count`). Passwords are "
+                    "never shown. A line with `dropped` says how many lines a slow reader lost. "
+                    "With `payload` the caller has to have the right to subscribe to `#`, too.",
+                    right="operate",
+                    handler=self._trace,
+                    body=NewTrace,
+                    media_type=LINES,
+                ),
+                Operation(
+                    method="DELETE",
+                    path="/mqtt/traces/{number}",
+                    name="endTrace",
+                    summary="End a trace",
+                    right="operate",
+                    handler=self._end,
+                    path_about={"number": "of the trace, as the list shows it"},
+                ),
+            ],
+        )
 
     def stop(self) -> None:
         """End all traces. Who does not read the last lines soon loses them."""
-        loop = asyncio.get_running_loop()
-        for trace, request in self._traces.items():
-            trace.end()
-            if request.transport is not None:
-                loop.call_later(LAST_SECONDS, request.transport.abort)
+        for trace in self._traces.values():
+            _end(trace)
 
-    async def _trace(self, request: web.Request) -> web.StreamResponse:
-        _check_names(request)
-        seconds = _number(request, "seconds", SECONDS_DEFAULT, SECONDS_MAX)
-        payload_max = 0
-        if request.path.endswith("/messages"):
-            payload_max = _number(request, "payload", 64, PAYLOAD_MAX)
-        trace = _Trace(self._engine, self._wanted(request), payload_max=payload_max)
+    async def _list(self, call: Call[PageQuery]) -> Page[Trace]:
+        listing = Listing(
+            names=self._traces, find=self._traces.get, row=lambda name, trace: trace.row(name)
+        )
+        return await in_steps(page_of(listing, call.query))
+
+    async def _end(self, call: Call[Given]) -> None:
+        number = call.path["number"]
+        found = self._traces.get(number)
+        if found is None:
+            raise Refused(Reason.NOT_FOUND, f"there is no trace {number!r}")
+        audit.note("trace ended", number=number, by=call.caller)
+        _end(found)
+
+    async def _trace(self, call: Call[Given]) -> web.StreamResponse:
+        asked: NewTrace = call.body
+        if asked.payload:
+            call.port.principal.check_read((REST,))
+        wanted = self._wanted(asked)
         if len(self._traces) >= TRACES_MAX:
             raise Refused(Reason.LIMIT, f"{TRACES_MAX} traces run, which is the limit: end one")
-        audit.note("trace started", query=request.query_string, by=request[CALLER])
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        self._traces[trace] = request
+        trace = _Trace(self._engine, wanted, asked, call)
+        self._begun_count += 1
+        number = str(self._begun_count)
+        about = asked.client_id or asked.topic or asked.address
+        audit.note("trace started", number=number, about=about, by=call.caller)
+        response = web.StreamResponse(headers={"Content-Type": LINES})
+        self._traces[number] = trace
         try:
-            await response.prepare(request)
+            await response.prepare(call.request)
             trace.start()
-            await self._send(request, response, trace, seconds)
+            await self._send(call.request, response, trace, asked.seconds)
         except ConnectionError:
             pass  # who read it is gone
         finally:
-            del self._traces[trace]
+            del self._traces[number]
             trace.end()
         return response
 
@@ -114,21 +211,28 @@ class TraceHandlers:
                 return
             await trace.wait(min(left, LOOK_SECONDS))
 
-    def _wanted(self, request: web.Request) -> _Wanted:
-        query = request.query
-        given = [name for name in ("client_id", "topic", "address") if name in query]
-        if len(given) != 1:
+    def _wanted(self, asked: NewTrace) -> _Wanted:
+        client_id, topic, address = asked.client_id, asked.topic, asked.address
+        if [client_id, topic, address].count(None) != 2:
             raise Refused(Reason.BAD_ARGUMENT, "name one of client_id, topic and address")
-        if "client_id" in query:
-            client_id = query["client_id"]
+        if client_id is not None:
             if not client_id:
                 raise Refused(Reason.BAD_ARGUMENT, "no client has an empty identifier")
             return _Wanted(lambda client: client.client_id == client_id)
-        if "address" in query:
-            network = parse_network(query["address"])
+        if address is not None:
+            network = parse_network(address)
             return _Wanted(lambda client: is_within(client.address, network))
-        self._names.pattern(query["topic"])
-        return _Wanted(lambda client: True, query["topic"].split("/"))
+        assert topic is not None
+        self._names.pattern(topic)
+        return _Wanted(lambda client: True, topic.split("/"))
+
+
+def _end(trace: _Trace) -> None:
+    """End a trace. Who does not read its last lines soon loses them."""
+    trace.end()
+    transport = trace.request.transport
+    if transport is not None:
+        asyncio.get_running_loop().call_later(LAST_SECONDS, transport.abort)
 
 
 class _Wanted:
@@ -159,18 +263,37 @@ class _Trace:
     Attributes:
         dropped_all: lines that found no room.
         is_over: it was ended from elsewhere.
+        request: who reads it.
     """
 
-    def __init__(self, engine: Engine, wanted: _Wanted, *, payload_max: int) -> None:
+    def __init__(self, engine: Engine, wanted: _Wanted, asked: NewTrace, call: Call[Any]) -> None:
         self.dropped_all = 0
         self.is_over = False
+        self.request = call.request
         self._engine = engine
         self._wanted = wanted
-        self._payload_max = payload_max
+        self._asked = asked
+        self._by = call.caller
+        self._started_ms = engine.core.clock_ms()
         self._lines: deque[str] = deque()
         self._dropped = 0  # since the last line that says so
         self._stops: dict[ConnectedClient, Callable[[], None]] = {}
         self._woken = asyncio.Event()
+
+    def row(self, number: str) -> Trace:
+        """What operators see of it."""
+        asked = self._asked
+        return Trace(
+            number=int(number),
+            client_id=asked.client_id,
+            topic=asked.topic,
+            address=asked.address,
+            payload=asked.payload,
+            by=self._by,
+            started_ms=self._started_ms,
+            connections=len(self._stops),
+            dropped=self.dropped_all,
+        )
 
     def start(self) -> None:
         """Begin to look."""
@@ -197,7 +320,7 @@ class _Trace:
             return
         is_five = client.version == "5.0"
         lines = {
-            came: PacketLines(is_five=is_five, payload_max=self._payload_max)
+            came: PacketLines(is_five=is_five, payload_max=self._asked.payload)
             for came in (True, False)
         }
 
@@ -244,22 +367,3 @@ class _Trace:
             await asyncio.wait_for(self._woken.wait(), seconds)
         except TimeoutError:
             return
-
-
-def _check_names(request: web.Request) -> None:
-    """Whether the query asks for what there is. Raises Refused."""
-    known = {"client_id", "topic", "address", "seconds"}
-    if request.path.endswith("/messages"):
-        known.add("payload")
-    for name in request.query:
-        if name == "payload" and name not in known:
-            raise Refused(Reason.BAD_ARGUMENT, "payload is for /mqtt/trace/messages")
-        if name not in known:
-            raise Refused(Reason.BAD_ARGUMENT, f"there is no parameter {name!r}")
-
-
-def _number(request: web.Request, name: str, default: int, most: int) -> int:
-    text = request.query.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) < 7 and 0 < int(text) <= most):
-        raise Refused(Reason.BAD_ARGUMENT, f"{name} is 1 to {most}, not {text!r}")
-    return int(text)

@@ -1,47 +1,166 @@
-"""Users and permissions at the operator's listener: what the commands `polymq user` and
-`polymq permission` ask for.
+"""Users, their quotas, and their access keys.
 
-Every change is a line of the audit log. Passwords come in bodies only, never in a path or a query,
-and go nowhere but into their hash. The secret of an access key is in one answer, to who had it
-made, and in no other.
+Passwords come in bodies only, never in a path or a query, and go nowhere but into their hash. The
+secret of an access key is in one answer, to who had it made, and in no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Annotated, Any, Literal
 
-from aiohttp import web
+import msgspec
+from msgspec import UNSET, UnsetType
 
-from polymq.admin.access import CALLER
-from polymq.admin.bodies import json_object
+from polymq.admin.commits import Committed
+from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.steps import in_steps
 from polymq.broker.accounts import access_keys, audit, passwords, quotas
 from polymq.broker.accounts.passwords import SALT_BYTES
-from polymq.broker.accounts.permissions import (
-    EXACT,
-    Action,
-    BadPattern,
-    Effect,
-    Rule,
-    format_pattern,
-    parse_pattern,
-)
-from polymq.broker.accounts.user import User
+from polymq.broker.accounts.user import User as BrokerUser
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Position
 
-COUNT_MAX: Final = 2**53
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 """Of a quota: what JSON numbers hold exactly."""
+Wanted = Count | Literal["default"] | None | UnsetType
 
-Committed = Callable[[Position], Awaitable[None]]
+
+class Quotas(Value):
+    """What a user may use over all its connections; null: there is no limit.
+
+    Attributes:
+        connections: at a time.
+        sessions: MQTT sessions that outlive their connections.
+        subscriptions: of all its MQTT sessions together.
+        inflight: unacknowledged messages of one MQTT session.
+        queues: AMQP queues that it declared.
+        messages_per_second: that it publishes.
+        bytes_per_second: that it publishes, as stored.
+    """
+
+    connections: int | None
+    sessions: int | None
+    subscriptions: int | None
+    inflight: int | None
+    queues: int | None
+    messages_per_second: int | None
+    bytes_per_second: int | None
+
+
+class QuotaChange(Given):
+    """New quotas: a number, null for no limit, or "default". What is left out stays.
+
+    Attributes:
+        connections: at a time.
+        sessions: MQTT sessions that outlive their connections.
+        subscriptions: of all its MQTT sessions together.
+        inflight: unacknowledged messages of one MQTT session.
+        queues: AMQP queues that it declared.
+        messages_per_second: that it publishes.
+        bytes_per_second: that it publishes, as stored.
+    """
+
+    connections: Wanted = UNSET
+    sessions: Wanted = UNSET
+    subscriptions: Wanted = UNSET
+    inflight: Wanted = UNSET
+    queues: Wanted = UNSET
+    messages_per_second: Wanted = UNSET
+    bytes_per_second: Wanted = UNSET
+
+
+class AccessKey(Value):
+    """An access key, without its secret.
+
+    Attributes:
+        access_key: its name.
+        created_ms: when it was made, in milliseconds since the epoch.
+    """
+
+    access_key: str
+    created_ms: int
+
+
+class NewAccessKey(Value):
+    """An access key that was made. Its secret is not shown again.
+
+    Attributes:
+        access_key: its name.
+        secret_key: what programs sign with.
+    """
+
+    access_key: str
+    secret_key: str
+
+
+class User(Value):
+    """A user.
+
+    Attributes:
+        name: of the user.
+        roles: whose rules apply to it.
+        disabled: whether it cannot log in.
+        quotas: what it may use.
+        access_keys: what RocketMQ clients sign with, oldest first.
+    """
+
+    name: str
+    roles: list[str]
+    disabled: bool
+    quotas: Quotas
+    access_keys: list[AccessKey]
+
+
+class UsersQuery(PageQuery):
+    """Which users.
+
+    Attributes:
+        role: only users that have this role.
+    """
+
+    role: str | None = None
+
+
+class NewUser(Given):
+    """What a new user has: a password, or the hash of one.
+
+    Attributes:
+        password: in plain text.
+        hash: of a password, in mosquitto's form $6$ or $7$; it is replaced by a stronger one at the
+            user's next login.
+        roles: whose rules apply to it.
+    """
+
+    password: str | None = None
+    hash: str | None = None
+    roles: list[str] = msgspec.field(default_factory=list)
+
+
+class UserChange(Given):
+    """What changes of a user. What is left out stays.
+
+    Attributes:
+        password: a new one; connections that were made with the old one end.
+        disabled: whether it cannot log in; its connections end.
+        add_roles: roles that it gets.
+        remove_roles: roles that it loses.
+        quotas: what it may use.
+    """
+
+    password: str | UnsetType = UNSET
+    disabled: bool | UnsetType = UNSET
+    add_roles: list[str] | UnsetType = UNSET
+    remove_roles: list[str] | UnsetType = UNSET
+    quotas: QuotaChange | UnsetType = UNSET
 
 
 class UserHandlers:
-    """The answers under `/users`, `/permissions` and `/service-answers`.
+    """Carries out the operations on users.
 
     Args:
         committed: waits until a change is on the disk.
@@ -49,103 +168,171 @@ class UserHandlers:
 
     def __init__(self, engine: Engine, committed: Committed) -> None:
         self._users = engine.users
-        self._exchanges = engine.exchanges
         self._logins = engine.logins
-        self._services = (engine.service_logins, engine.service_permissions)
-        self._admission = engine.admission
         self._committed = committed
 
-    def routes(self) -> list[web.RouteDef]:
-        """For the application."""
-        return [
-            web.get("/users", self._list_users),
-            web.get("/users/{name}", self._show_user),
-            web.put("/users/{name}", self._add_user),
-            web.patch("/users/{name}", self._change_user),
-            web.delete("/users/{name}", self._delete_user),
-            web.post("/users/{name}/access-keys", self._add_access_key),
-            web.delete("/users/{name}/access-keys/{key}", self._remove_access_key),
-            web.get("/permissions", self._list_rules),
-            web.post("/permissions", self._add_rules),
-            web.delete("/permissions", self._remove_rules),
-            web.get("/permissions/check", self._check),
-            web.delete("/service-answers", self._forget_answers),
-        ]
-
-    # --- users ----------------------------------------------------------------------------
-
-    async def _list_users(self, _request: web.Request) -> web.Response:
-        users = self._users.users
-        return web.json_response({"users": [_shown(users[name]) for name in sorted(users)]})
-
-    async def _show_user(self, request: web.Request) -> web.Response:
-        return web.json_response(_shown(self._users.need(request.match_info["name"])))
-
-    async def _add_user(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        body = await json_object(request, {"password", "hash", "roles"})
-        self._users.check_new(name)
-        roles = _names(body.get("roles", []), "roles")
-        if "hash" in body and "password" not in body:
-            stored = _imported(body["hash"])
-        else:
-            stored = await self._hash(body.get("password"))
-        position = self._users.add(name, stored, roles)
-        audit.note("user added", user=name, roles=" ".join(roles), by=request[CALLER])
-        await self._committed(position)
-        return web.json_response(_shown(self._users.need(name)), status=201)
-
-    async def _change_user(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        body = await json_object(
-            request, {"password", "disabled", "add_roles", "remove_roles", "quotas"}
+    def group(self) -> Group:
+        """The operations."""
+        named = {"name": "the user"}
+        return Group(
+            name="users",
+            about="Who may log in. Once there is a user, every client has to.",
+            operations=[
+                Operation(
+                    method="GET",
+                    path="/users",
+                    name="listUsers",
+                    summary="List users",
+                    right="monitor",
+                    handler=self._list,
+                    query=UsersQuery,
+                    answer=Page[User],
+                ),
+                Operation(
+                    method="GET",
+                    path="/users/{name}",
+                    name="getUser",
+                    summary="Show a user",
+                    right="monitor",
+                    handler=self._show,
+                    answer=User,
+                    path_about=named,
+                ),
+                Operation(
+                    method="PUT",
+                    path="/users/{name}",
+                    name="addUser",
+                    summary="Create a user",
+                    about="A user that exists is refused with 409.",
+                    right="admin",
+                    handler=self._add,
+                    body=NewUser,
+                    answer=User,
+                    status=201,
+                    path_about=named,
+                ),
+                Operation(
+                    method="PATCH",
+                    path="/users/{name}",
+                    name="changeUser",
+                    summary="Change the password, roles or quotas of a user",
+                    right="admin",
+                    handler=self._change,
+                    body=UserChange,
+                    answer=User,
+                    path_about=named,
+                ),
+                Operation(
+                    method="DELETE",
+                    path="/users/{name}",
+                    name="deleteUser",
+                    summary="Delete a user with its permissions and MQTT sessions",
+                    about="Its connections end.",
+                    right="admin",
+                    handler=self._delete,
+                    path_about=named,
+                ),
+                Operation(
+                    method="POST",
+                    path="/users/{name}/access-keys",
+                    name="addAccessKey",
+                    summary="Create an access key for a user",
+                    right="admin",
+                    handler=self._add_access_key,
+                    answer=NewAccessKey,
+                    status=201,
+                    path_about=named,
+                ),
+                Operation(
+                    method="DELETE",
+                    path="/users/{name}/access-keys/{key}",
+                    name="removeAccessKey",
+                    summary="Remove an access key",
+                    about="Connections that sign with it end.",
+                    right="admin",
+                    handler=self._remove_access_key,
+                    path_about={**named, "key": "the access key"},
+                ),
+            ],
         )
+
+    async def _list(self, call: Call[UsersQuery]) -> Page[User]:
+        users, role = self._users.users, call.query.role
+        listing = Listing(
+            names=users,
+            find=users.get,
+            row=lambda _, user: _shown(user),
+            wants=None if role is None else lambda user: role in user.roles,
+        )
+        return await in_steps(page_of(listing, call.query))
+
+    async def _show(self, call: Call[Given]) -> User:
+        return _shown(self._users.need(call.path["name"]))
+
+    async def _add(self, call: Call[Given]) -> User:
+        name, body = call.path["name"], call.body
+        self._users.check_new(name)
+        stored = await self._stored(body)
+        position = self._users.add(name, stored, body.roles)
+        audit.note("user added", user=name, roles=" ".join(body.roles), by=call.caller)
+        await self._committed(position)
+        return _shown(self._users.need(name))
+
+    async def _change(self, call: Call[Given]) -> User:
+        name, body = call.path["name"], call.body
         user = self._users.need(name)
         position = Position(0)
-        if "password" in body:
-            stored = await self._hash(body["password"])
+        if body.password is not UNSET:
+            stored = await self._hash(body.password)
             position = max(position, self._users.set_password(name, stored))
-        if "disabled" in body:
-            if not isinstance(body["disabled"], bool):
-                raise Refused(Reason.BAD_ARGUMENT, "disabled must be true or false")
-            position = max(position, self._users.set_disabled(name, body["disabled"]))
-        if "add_roles" in body or "remove_roles" in body:
-            roles = set(user.roles) | set(_names(body.get("add_roles", []), "add_roles"))
-            roles -= set(_names(body.get("remove_roles", []), "remove_roles"))
+        if body.disabled is not UNSET:
+            position = max(position, self._users.set_disabled(name, body.disabled))
+        if body.add_roles or body.remove_roles:
+            roles = set(user.roles) | set(body.add_roles or ())
+            roles -= set(body.remove_roles or ())
             position = max(position, self._users.set_roles(name, sorted(roles)))
-        if "quotas" in body:
-            wanted = _quotas(user.quotas, body["quotas"])
+        if body.quotas is not UNSET:
+            wanted = _changed(user.quotas, body.quotas)
             position = max(position, self._users.set_quotas(name, wanted))
-        audit.note("user changed", user=name, what=" ".join(sorted(body)), by=request[CALLER])
+        what = [
+            field for field, value in msgspec.structs.asdict(body).items() if value is not UNSET
+        ]
+        audit.note("user changed", user=name, what=" ".join(sorted(what)), by=call.caller)
         await self._committed(position)
-        return web.json_response(_shown(self._users.need(name)))
+        return _shown(self._users.need(name))
 
-    async def _delete_user(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+    async def _delete(self, call: Call[Given]) -> None:
+        name = call.path["name"]
         position = self._users.delete(name)
-        audit.note("user deleted", user=name, by=request[CALLER])
+        audit.note("user deleted", user=name, by=call.caller)
         await self._committed(position)
-        return web.Response(status=204)
 
-    async def _add_access_key(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+    async def _add_access_key(self, call: Call[Given]) -> NewAccessKey:
+        name = call.path["name"]
         key = secrets.token_hex(access_keys.KEY_BYTES).upper()
         secret = secrets.token_hex(access_keys.SECRET_BYTES)
         position = self._users.add_access_key(name, key, secret)
-        audit.note("access key added", user=name, access_key=key, by=request[CALLER])
+        audit.note("access key added", user=name, access_key=key, by=call.caller)
         await self._committed(position)
-        return web.json_response({"access_key": key, "secret_key": secret}, status=201)
+        return NewAccessKey(access_key=key, secret_key=secret)
 
-    async def _remove_access_key(self, request: web.Request) -> web.Response:
-        name, key = request.match_info["name"], request.match_info["key"]
+    async def _remove_access_key(self, call: Call[Given]) -> None:
+        name, key = call.path["name"], call.path["key"]
         position = self._users.remove_access_key(name, key)
-        audit.note("access key removed", user=name, access_key=key, by=request[CALLER])
+        audit.note("access key removed", user=name, access_key=key, by=call.caller)
         await self._committed(position)
-        return web.Response(status=204)
 
-    async def _hash(self, password: object) -> str:
-        if not isinstance(password, str):
+    async def _stored(self, body: NewUser) -> str:
+        """What is stored of a new user's password. Raises Refused."""
+        if body.password is not None:
+            return await self._hash(body.password)
+        if body.hash is None:
             raise Refused(Reason.BAD_ARGUMENT, 'send {"password": "..."}')
+        if not passwords.is_importable(body.hash):
+            raise Refused(Reason.BAD_ARGUMENT, "hash must be of mosquitto's form $6$ or $7$")
+        return body.hash
+
+    async def _hash(self, password: str) -> str:
         hashed: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
 
         def done(result: str | Refused) -> None:
@@ -159,164 +346,24 @@ class UserHandlers:
             raise result
         return result
 
-    # --- permissions ----------------------------------------------------------------------
 
-    async def _list_rules(self, request: web.Request) -> web.Response:
-        rules = self._users.rules(request.query.get("subject"))
-        return web.json_response({"permissions": [_rule_shown(rule) for rule in rules]})
-
-    async def _add_rules(self, request: web.Request) -> web.Response:
-        body = await json_object(request, {"effect", "subject", "actions", "topic"})
-        rules = _rules(body, _effects(body.get("effect")))
-        position = Position(0)
-        for rule in rules:
-            position = max(position, self._users.add_rule(rule))
-            audit.note("permission added", rule=str(rule), by=request[CALLER])
-        await self._committed(position)
-        return web.json_response({"permissions": [_rule_shown(rule) for rule in rules]})
-
-    async def _remove_rules(self, request: web.Request) -> web.Response:
-        """Rules of either effect, unless one is named; at least one has to be there."""
-        body = await json_object(request, {"effect", "subject", "actions", "topic"})
-        named = body.get("effect")
-        rules = _rules(body, tuple(Effect) if named is None else _effects(named))
-        known = set(self._users.rules(rules[0].subject))
-        found = [rule for rule in rules if rule in known]
-        if not found:
-            pattern, actions = format_pattern(rules[0].pattern), " ".join(body["actions"])
-            raise Refused(
-                Reason.NOT_FOUND, f"there is no rule for {rules[0].subject} {actions} {pattern}"
-            )
-        position = Position(0)
-        for rule in found:
-            position = max(position, self._users.remove_rule(rule))
-            audit.note("permission removed", rule=str(rule), by=request[CALLER])
-        await self._committed(position)
-        return web.json_response({"permissions": [_rule_shown(rule) for rule in found]})
-
-    async def _forget_answers(self, request: web.Request) -> web.Response:
-        for service in self._services:
-            if service is not None:
-                service.forget_all()
-        audit.note("answers of services dropped", by=request[CALLER])
-        return web.Response(status=204)
-
-    async def _check(self, request: web.Request) -> web.Response:
-        query = request.query
-        name, action = query.get("user", ""), _action(query.get("action"))
-        if name != "anonymous":
-            self._users.need(name)
-        address = _pattern(query.get("topic"))
-        if address[0] == EXACT:  # a topic with dots as it is
-            address = address[1:]
-        rules = self._admission.rules_of(name).for_client(query.get("client_id"))
-        reads = action is Action.SUBSCRIBE
-        decision = (rules.decide_filter if reads else rules.decide)(action, address)
-        needs = action
-        is_made = self._exchanges.is_made(address[0])
-        if action is Action.PUBLISH and decision.allowed and not is_made:
-            making = rules.decide(Action.CREATE, address)  # the first message makes the topic
-            if not making.allowed:
-                decision, needs = making, Action.CREATE
-        rule = None if decision.rule is None else str(decision.rule)
-        return web.json_response({"allowed": decision.allowed, "rule": rule, "needs": needs.value})
-
-
-# --- values ------------------------------------------------------------------------------------
-
-
-def _imported(value: object) -> str:
-    """The hash of a password from another broker's file."""
-    if not isinstance(value, str) or not passwords.is_importable(value):
-        raise Refused(Reason.BAD_ARGUMENT, "hash must be of mosquitto's form $6$ or $7$")
-    return value
-
-
-def _names(value: object, what: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused(Reason.BAD_ARGUMENT, f"{what} must be a list of names")
-    return value
-
-
-def _quotas(before: quotas.Quotas, value: object) -> quotas.Quotas:
-    """Changed quotas: a number, null for no bound, or "default"."""
-    if not isinstance(value, dict):
-        raise Refused(Reason.BAD_ARGUMENT, "quotas must be an object")
-    changed: dict[str, int | None] = {}
-    for name, wanted in value.items():
-        if name not in quotas.NAMES:
-            raise Refused(
-                Reason.BAD_ARGUMENT, f"there is no quota {name!r}: use {', '.join(quotas.NAMES)}"
-            )
-        if wanted == "default":
-            wanted = getattr(quotas.DEFAULT, name)
-        elif wanted is not None and (
-            isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 < wanted <= COUNT_MAX
-        ):
-            raise Refused(Reason.BAD_ARGUMENT, f"{name} must be a number above 0, null, or default")
-        changed[name] = wanted
+def _changed(before: quotas.Quotas, change: QuotaChange) -> quotas.Quotas:
+    """Quotas after a change."""
+    changed: dict[str, Any] = {}
+    for name, wanted in msgspec.structs.asdict(change).items():
+        if wanted is not UNSET:
+            changed[name] = getattr(quotas.DEFAULT, name) if wanted == "default" else wanted
     return replace(before, **changed)
 
 
-def _rules(body: Mapping[str, Any], effects: Sequence[Effect]) -> list[Rule]:
-    subject = body.get("subject")
-    if not isinstance(subject, str):
-        raise Refused(
-            Reason.BAD_ARGUMENT,
-            "subject must be the name of a user, or role: and the name of a role",
-        )
-    actions = [_action(one) for one in _names(body.get("actions"), "actions")]
-    if not actions:
-        raise Refused(Reason.BAD_ARGUMENT, "name at least one action")
-    pattern = _pattern(body.get("topic"))
-    return [
-        Rule(subject=subject, effect=effect, action=action, pattern=pattern)
-        for effect in effects
-        for action in actions
-    ]
-
-
-def _effects(value: object) -> tuple[Effect, ...]:
-    try:
-        return (Effect(value),)
-    except ValueError:
-        raise Refused(Reason.BAD_ARGUMENT, "effect must be allow or deny") from None
-
-
-def _action(value: object) -> Action:
-    try:
-        return Action(value)
-    except ValueError:
-        names = ", ".join(action.value for action in Action)
-        raise Refused(Reason.BAD_ARGUMENT, f"there is no action {value!r}: use {names}") from None
-
-
-def _pattern(value: object) -> tuple[str, ...]:
-    if not isinstance(value, str):
-        raise Refused(Reason.BAD_ARGUMENT, "topic must be a pattern, such as sensors.#")
-    try:
-        return parse_pattern(value)
-    except BadPattern as error:
-        raise Refused(Reason.BAD_ARGUMENT, str(error)) from None
-
-
-def _shown(user: User) -> dict[str, Any]:
+def _shown(user: BrokerUser) -> User:
     """A user without its hash, and its access keys without their secrets."""
-    return {
-        "name": user.name,
-        "roles": list(user.roles),
-        "disabled": user.disabled,
-        "quotas": asdict(user.quotas),
-        "access_keys": [
-            {"access_key": key.name, "created_ms": key.created_ms} for key in user.access_keys
+    return User(
+        name=user.name,
+        roles=list(user.roles),
+        disabled=user.disabled,
+        quotas=Quotas(**asdict(user.quotas)),
+        access_keys=[
+            AccessKey(access_key=key.name, created_ms=key.created_ms) for key in user.access_keys
         ],
-    }
-
-
-def _rule_shown(rule: Rule) -> dict[str, str]:
-    return {
-        "subject": rule.subject,
-        "effect": rule.effect.value,
-        "action": rule.action.value,
-        "topic": format_pattern(rule.pattern),
-    }
+    )

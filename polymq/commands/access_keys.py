@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from polymq.admin.client import path_of
+from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options
 from polymq.terminal import echo
 
@@ -28,7 +28,7 @@ def access_key() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def access_key_add(name: str, as_json: bool, **options: Any) -> None:
     """Create an access key for user NAME. Its secret key is shown only once."""
-    made = admin_client(options).ask("POST", path_of("users", name, "access-keys"))
+    made = admin_client(options).ask("POST", api_path("users", name, "access-keys"))
     if as_json:
         echo(json.dumps(made))
         return
@@ -43,7 +43,7 @@ def access_key_add(name: str, as_json: bool, **options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def access_key_list(name: str, as_json: bool, **options: Any) -> None:
     """List the access keys of user NAME, with dates."""
-    keys = admin_client(options).ask("GET", path_of("users", name))["access_keys"]
+    keys = admin_client(options).ask("GET", api_path("users", name))["access_keys"]
     if as_json:
         echo(json.dumps(keys))
         return
@@ -60,5 +60,5 @@ def access_key_list(name: str, as_json: bool, **options: Any) -> None:
 @click.argument("key")
 def access_key_remove(name: str, key: str, **options: Any) -> None:
     """Remove access key KEY. Connections that sign with it end."""
-    admin_client(options).request("DELETE", path_of("users", name, "access-keys", key))
+    admin_client(options).request("DELETE", api_path("users", name, "access-keys", key))
     echo(f"Access key {key} removed.")

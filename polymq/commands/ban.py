@@ -6,9 +6,16 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin.client import AdminClient
+from polymq.admin.client import AdminClient, api_path
 from polymq.commands.access import admin_client, operator_options
-from polymq.commands.tables import Duration, json_option, show_json, shown_time, table
+from polymq.commands.tables import (
+    Duration,
+    fetch_items,
+    json_option,
+    show_items,
+    show_json,
+    shown_time,
+)
 from polymq.errors import ExitCode, Failure
 from polymq.terminal import confirm, echo, printable
 
@@ -48,31 +55,28 @@ def _named(client: str | None, user: str | None, address: str | None) -> tuple[s
     return given[0]
 
 
+_COLUMNS: Final = {
+    "KIND": lambda row: SHOWN[row["kind"]],
+    "VALUE": lambda row: row["value"],
+    "UNTIL": lambda row: shown_time(row["until_ms"]) or "for ever",
+    "SINCE": lambda row: shown_time(row["since_ms"]),
+    "BY": lambda row: row["by"],
+    "REASON": lambda row: row["reason"] or None,
+}
+
+
 @ban.command("list")
 @operator_options
 @json_option
 def ban_list(as_json: bool, **options: Any) -> None:
     """List all bans that are in force."""
-    bans = admin_client(options).ask("GET", "/bans")["bans"]
+    answer = fetch_items(admin_client(options), ("bans",), {}, 0)
     if as_json:
-        show_json(bans)
-        return
-    if not bans:
+        show_json(answer)
+    elif not answer["items"]:
         echo("Nobody is banned.", err=True)
-        return
-    rows = [
-        [
-            SHOWN[one["kind"]],
-            one["value"],
-            shown_time(one["until_ms"]) or "for ever",
-            shown_time(one["since_ms"]),
-            one["by"],
-            one["reason"] or None,
-        ]
-        for one in bans
-    ]
-    for line in table(["KIND", "VALUE", "UNTIL", "SINCE", "BY", "REASON"], rows):
-        echo(line)
+    else:
+        show_items(answer, _COLUMNS)
 
 
 @ban.command("add")
@@ -119,15 +123,16 @@ def add_ban(admin: AdminClient, kind: str, value: str, reason: str, seconds: int
     for text in (value, reason):
         text.encode()  # an argument that is not UTF-8 ends the command
     body = {"kind": kind, "value": value, "reason": reason, "seconds": seconds}
-    found = admin.ask("POST", "/bans", body)
-    until = shown_time(found.get("until_ms"))
+    found = admin.ask("POST", api_path("bans"), body)
+    until = shown_time(found["until_ms"])
     end = "until it is removed" if until is None else f"until {until}"
-    echo(f"{SHOWN[kind].capitalize()} {printable(found.get('value', value))} is banned {end}.")
+    echo(f"{SHOWN[kind].capitalize()} {printable(found['value'])} is banned {end}.")
     if found["ended"]:
         echo(f"Connections that were ended: {found['ended']:,}.")
 
 
 def remove_ban(admin: AdminClient, kind: str, value: str) -> None:
     """Remove a ban, and say so. Raises Failure."""
-    found = admin.ask("DELETE", "/bans", {"kind": kind, "value": value})
-    echo(f"{SHOWN[kind].capitalize()} {printable(found['value'])} is not banned any more.")
+    value.encode()  # an argument that is not UTF-8 ends the command
+    admin.request("DELETE", api_path("bans", kind, value))
+    echo(f"{SHOWN[kind].capitalize()} {printable(value)} is not banned any more.")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any, Final
 
 import click
 
-from polymq.admin.client import AdminClient
+from polymq.admin.client import AdminClient, api_path
 from polymq.commands.access import admin_client, admin_client_of, credentials, operator_options
 from polymq.commands.options import settings_from
+from polymq.commands.tables import show_json
 from polymq.errors import ExitCode, Failure
 from polymq.terminal import echo
 
@@ -28,7 +28,7 @@ def broker() -> None:
 @operator_options
 def status(**options: Any) -> None:
     """Show which broker follows which, as one JSON document."""
-    echo(json.dumps(admin_client(options).ask("GET", "/replication"), ensure_ascii=False))
+    show_json(admin_client(options).ask("GET", api_path("replication")))
 
 
 @broker.command()
@@ -40,8 +40,7 @@ def follow(force: bool, **options: Any) -> None:
     The command prints what would be given up. With --force, that part is cut from the log, a copy
     of it is stored (`polymq store cut list`), and the slave follows.
     """
-    path = f"/replication/follow?force={str(force).lower()}"
-    found = admin_client(options).ask("POST", path)
+    found = admin_client(options).ask("POST", api_path("replication", "follow"), {"force": force})
     echo(
         f"{found['messages']:,} messages and {found['changes']:,} changes of state are given up "
         f"(positions {found['position']:,} to {found['end']:,}). A copy is stored in "
@@ -69,9 +68,9 @@ def promote(force: bool, **options: Any) -> int:
     def client() -> AdminClient:
         return admin_client_of(settings, named)
 
-    client().ask("GET", "/replication")  # else a server that does not run is waited for
+    client().ask("GET", api_path("replication"))  # else a server that does not run is waited for
     try:
-        client().ask("POST", f"/replication/promote?force={str(force).lower()}")
+        client().ask("POST", api_path("replication", "promote"), {"force": force})
     except Failure as failure:
         if failure.code is not ExitCode.UNREACHABLE:
             raise
@@ -80,7 +79,7 @@ def promote(force: bool, **options: Any) -> int:
     while time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
         try:
-            found = client().ask("GET", "/replication")
+            found = client().ask("GET", api_path("replication"))
         except Failure:
             continue  # between being one and being the other
         if found["role"] == "master":

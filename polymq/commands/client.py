@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
-from polymq.admin.client import MessageReader, path_of, publish
+from polymq.admin.client import MessageReader, api_path, publish
 from polymq.commands.access import (
     access_key,
     access_key_options,
@@ -19,6 +18,7 @@ from polymq.commands.access import (
 from polymq.commands.cut import cut, leave_quietly
 from polymq.commands.find import message_find, message_show, show_message
 from polymq.commands.options import config_option, data_flag, format_option, settings_from
+from polymq.commands.tables import fetch_items, json_option, show_json
 from polymq.errors import ExitCode, Failure
 from polymq.ports import find_ports
 from polymq.settings import MESSAGE_BYTES_MAX
@@ -36,13 +36,14 @@ def topic() -> None:
 
 @topic.command("list")
 @operator_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def topic_list(as_json: bool, **options: Any) -> None:
     """List all topics with the number of messages in each."""
-    topics = admin_client(options).ask("GET", "/topics")["topics"]
+    answer = fetch_items(admin_client(options), ("topics",), {}, 0)
     if as_json:
-        echo(json.dumps(topics, ensure_ascii=False))
+        show_json(answer)
         return
+    topics = answer["items"]
     if not topics:
         echo("There are no topics yet: publish a message, or use `polymq topic create NAME`.")
     names = [printable(value["name"]) for value in topics]
@@ -95,12 +96,12 @@ def topic_set(name: str, settings: tuple[str, ...], **options: Any) -> None:
 @topic.command("show")
 @operator_options
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def topic_show(name: str, as_json: bool, **options: Any) -> None:
     """Show the queues of topic NAME, their offsets, and its settings."""
-    value = admin_client(options).ask("GET", path_of("topics", name))
+    value = admin_client(options).ask("GET", api_path("topics", name))
     if as_json:
-        echo(json.dumps(value, ensure_ascii=False))
+        show_json(value)
         return
     echo(f"{printable(value['name'])}: {_messages(value)}")
     for queue in value["queues"]:
@@ -135,7 +136,7 @@ def _show_settings(topic_value: dict[str, Any]) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def topic_delete(name: str, yes: bool, **options: Any) -> None:
     """Delete topic NAME with all its messages."""
-    client, path = admin_client(options), path_of("topics", name)
+    client, path = admin_client(options), api_path("topics", name)
     value = client.ask("GET", path)
     if not yes:
         confirm(f"Delete topic {name} with {_messages(value)}?")
@@ -255,7 +256,7 @@ def message_read(
 
 @click.group(invoke_without_command=True)
 @operator_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.pass_context
 def store(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Show the size of the log, and what keeps it from shrinking.
@@ -268,9 +269,9 @@ def store(context: click.Context, /, as_json: bool, **options: Any) -> None:
         return
     from polymq.store_report import describe_store  # noqa: PLC0415  (loads a server)
 
-    value = admin_client(options).ask("GET", "/store")
+    value = admin_client(options).ask("GET", api_path("store"))
     if as_json:
-        echo(json.dumps(value, ensure_ascii=False))
+        show_json(value)
         return
     for line in describe_store(value):
         echo(line)

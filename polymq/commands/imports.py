@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from polymq.admin.client import AdminClient, path_of
+from polymq.admin.client import AdminClient, api_path
 from polymq.commands.access import admin_client, operator_options
+from polymq.commands.tables import fetch_items
 from polymq.errors import ExitCode, Failure
 from polymq.mosquitto.files import (
     Imported,
@@ -65,14 +66,14 @@ def mosquitto_passwords(file: Path, role: str, dry_run: bool, **options: Any) ->
     Example: polymq user import mosquitto-passwords /etc/mosquitto/passwd --dry-run
     """
     client = admin_client(options)
-    existing = {value["name"] for value in client.ask("GET", "/users")["users"]}
+    existing = {user["name"] for user in fetch_items(client, ("users",), {}, 0)["items"]}
 
     def add(entry: Imported) -> None:
         if entry.name in existing:
             raise Failure(ExitCode.FAILED, f"user {entry.name!r} exists")
         if not dry_run:
             body = {"hash": entry.password_hash, "roles": [role]}
-            client.ask("PUT", path_of("users", entry.name), body)
+            client.ask("PUT", api_path("users", entry.name), body)
 
     return _import(read_passwords(_lines(file)), add, "user", dry_run=dry_run)
 
@@ -100,7 +101,7 @@ def mosquitto_acl(file: Path, role: str, dry_run: bool, **options: Any) -> int:
     Example: polymq permission import mosquitto-acl /etc/mosquitto/acl --dry-run
     """
     client = admin_client(options)
-    existing = {value["name"] for value in client.ask("GET", "/users")["users"]}
+    existing = {user["name"] for user in fetch_items(client, ("users",), {}, 0)["items"]}
 
     def add(entry: ImportedRule) -> None:
         if ":" not in entry.subject and entry.subject not in existing:
@@ -120,7 +121,7 @@ def _add_rule(client: AdminClient, entry: ImportedRule) -> None:
         "actions": entry.actions,
         "topic": entry.topic,
     }
-    client.ask("POST", "/permissions", body)
+    client.ask("POST", api_path("permissions"), body)
 
 
 def _import(

@@ -7,18 +7,18 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin.client import path_of, stored_message
+from polymq.admin.client import api_path, stored_message
 from polymq.commands.access import admin_client, operator_options
 from polymq.commands.ban import DURATION, add_ban, remove_ban
 from polymq.commands.find import show_message
 from polymq.commands.options import format_option
 from polymq.commands.tables import (
-    fetch,
+    fetch_items,
     json_option,
     page_options,
     show_fields,
+    show_items,
     show_json,
-    show_list,
     shown_expiry,
     shown_time,
     table,
@@ -52,9 +52,9 @@ _CLIENT_COLUMNS: Final = {
     "MQTT": lambda row: row["version"],
     "KEEP ALIVE": lambda row: row["keep_alive_seconds"],
     "CONNECTED SINCE": lambda row: shown_time(row["connected_ms"]),
-    "SUBSCRIPTIONS": lambda row: row.get("subscriptions"),
-    "IN FLIGHT": lambda row: row.get("inflight"),
-    "QUEUED": lambda row: row.get("queued"),
+    "SUBSCRIPTIONS": lambda row: row["subscriptions"],
+    "IN FLIGHT": lambda row: row["inflight"],
+    "QUEUED": lambda row: row["queued"],
 }
 
 
@@ -79,13 +79,13 @@ def client_list(
     Messages in flight are sent and not acknowledged; queued messages wait behind them.
     """
     query = {"user": user, "address": address, "prefix": prefix, "after": after}
-    answer = fetch(admin_client(options), ("mqtt", "clients"), query, "clients", limit)
+    answer = fetch_items(admin_client(options), ("mqtt", "clients"), query, limit)
     if as_json:
         show_json(answer)
-    elif not answer["clients"]:
+    elif not answer["items"]:
         echo("No such client is connected.", err=True)
     else:
-        show_list(answer, "clients", _CLIENT_COLUMNS)
+        show_items(answer, _CLIENT_COLUMNS)
 
 
 @client.command("show")
@@ -94,7 +94,7 @@ def client_list(
 @json_option
 def client_show(client_id: str, as_json: bool, **options: Any) -> None:
     """Show a connected client, with its subscriptions."""
-    path = path_of("mqtt", "client", query={"client_id": client_id})
+    path = api_path("mqtt", "clients", client_id)
     row = admin_client(options).ask("GET", path)
     if as_json:
         show_json(row)
@@ -108,7 +108,7 @@ def client_show(client_id: str, as_json: bool, **options: Any) -> None:
             "MQTT version": row["version"],
             "keep alive": f"{row['keep_alive_seconds']} s",
             "connected since": shown_time(row["connected_ms"]),
-            "session expiry": shown_expiry(row.get("expiry_seconds", 0)),
+            "session expiry": shown_expiry(row["expiry_seconds"]),
             **_waiting(row),
         }
     )
@@ -124,7 +124,7 @@ def client_kick(client_id: str, **options: Any) -> None:
     MQTT 5 clients are told that it is an administrative action (0x98). The client's will is
     published, and its session stays as if the connection had been lost.
     """
-    path = path_of("mqtt", "client", query={"client_id": client_id})
+    path = api_path("mqtt", "clients", client_id)
     answer = admin_client(options).ask("DELETE", path)
     echo(f"Client {client_id} ({answer['address']}) is disconnected.")
 
@@ -186,26 +186,34 @@ _SESSION_COLUMNS: Final = {
     show_default=True,
     help="Only sessions whose clients are connected, or are not.",
 )
+@click.option(
+    "--sort",
+    type=click.Choice(["name", "queued", "inflight", "subscriptions"]),
+    default="name",
+    show_default=True,
+    help="By client identifier, or by a number, the largest first.",
+)
 @page_options
 @json_option
 def session_list(
     user: str | None,
     prefix: str | None,
     state: str,
+    sort: str,
     limit: int,
     after: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """List sessions in the order of their client identifiers."""
-    query = {"user": user, "prefix": prefix, "state": state, "after": after}
-    answer = fetch(admin_client(options), ("mqtt", "sessions"), query, "sessions", limit)
+    """List sessions with the numbers of their messages."""
+    query = {"user": user, "prefix": prefix, "state": state, "sort": sort, "after": after}
+    answer = fetch_items(admin_client(options), ("mqtt", "sessions"), query, limit)
     if as_json:
         show_json(answer)
-    elif not answer["sessions"]:
+    elif not answer["items"]:
         echo("There is no such session.", err=True)
     else:
-        show_list(answer, "sessions", _SESSION_COLUMNS)
+        show_items(answer, _SESSION_COLUMNS)
 
 
 @session.command("show")
@@ -214,7 +222,7 @@ def session_list(
 @json_option
 def session_show(client_id: str, as_json: bool, **options: Any) -> None:
     """Show a session and its subscriptions."""
-    path = path_of("mqtt", "session", query={"client_id": client_id})
+    path = api_path("mqtt", "sessions", client_id)
     row = admin_client(options).ask("GET", path)
     if as_json:
         show_json(row)
@@ -242,22 +250,22 @@ def session_delete(client_id: str, yes: bool, **options: Any) -> None:
 
     A client that is connected is disconnected. It may connect again, and gets a new session.
     """
-    admin, path = admin_client(options), path_of("mqtt", "session", query={"client_id": client_id})
+    admin, path = admin_client(options), api_path("mqtt", "sessions", client_id)
     row = admin.ask("GET", path)
     if not yes:
         queued = row["queued"] + row["inflight"]
         confirm(f"Delete the session of client {client_id} with {queued:,} messages?")
-    admin.ask("DELETE", path)
+    admin.request("DELETE", path)
     echo(f"The session of client {client_id} is deleted.")
 
 
 def _waiting(row: Row) -> Row:
     least = "" if row["queued_bytes_complete"] else "at least "
     return {
-        "in flight": f"{row.get('inflight', 0):,} messages",
-        "queued": f"{row.get('queued', 0):,} messages, {least}{row['queued_bytes']:,} bytes",
-        "dropped": f"{row.get('dropped', 0):,} messages since the server started",
-        "will": "yes" if row.get("will") else "no",
+        "in flight": f"{row['inflight']:,} messages",
+        "queued": f"{row['queued']:,} messages, {least}{row['queued_bytes']:,} bytes",
+        "dropped": f"{row['dropped']:,} messages since the server started",
+        "will": "yes" if row["will"] else "no",
     }
 
 
@@ -308,13 +316,13 @@ def retained_list(
 ) -> None:
     """List topics with a retained message, with its size in the log."""
     query = {"filter": pattern, "after": after}
-    answer = fetch(admin_client(options), ("mqtt", "retained"), query, "retained", limit)
+    answer = fetch_items(admin_client(options), ("mqtt", "retained"), query, limit)
     if as_json:
         show_json(answer)
-    elif not answer["retained"]:
+    elif not answer["items"]:
         echo("There is no such retained message.", err=True)
     else:
-        show_list(answer, "retained", _RETAINED_COLUMNS)
+        show_items(answer, _RETAINED_COLUMNS)
 
 
 @retained.command("show")
@@ -326,7 +334,7 @@ def retained_show(topic: str, form: str, **options: Any) -> None:
 
     Example: polymq retained show sensors/room1/temp
     """
-    path = path_of("mqtt", "retained", "messages", query={"topic": topic})
+    path = api_path("mqtt", "retained", topic, "record")
     record = admin_client(options).request("GET", path)[1]
     show_message(stored_message(next(iterate_records(record))), form)
 
@@ -345,8 +353,8 @@ def retained_clear(pattern: str, dry_run: bool, yes: bool, **options: Any) -> No
     admin = admin_client(options)
 
     def ask(dry: bool) -> Row:
-        query = {"filter": pattern, "dry_run": str(dry).lower()}
-        return admin.ask("POST", path_of("mqtt", "retained", "clear", query=query))
+        body = {"filter": pattern, "dry_run": dry}
+        return admin.ask("POST", api_path("mqtt", "retained", "clear"), body)
 
     if dry_run or not yes:
         found = ask(dry=True)

@@ -10,14 +10,16 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from polymq.admin.client import AdminClient, api_path, path_of
+from polymq.admin.client import AdminClient, api_path
 from polymq.commands.find import UNITS
 from polymq.terminal import echo, printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PAGE_COUNT: Final = 100
-"""Rows that one request asks for."""
+"""Rows that a list has by default."""
+ROWS_AT_ONCE: Final = 500
+"""Rows that one request asks for, at most."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -36,23 +38,6 @@ def page_options(command: Command) -> Command:
     )(command)
 
 
-def fetch(
-    client: AdminClient, path: Sequence[str], query: Mapping[str, object], key: str, limit: int
-) -> dict[str, Any]:
-    """A list of at most `limit` entries (0: all), page by page: the last answer, with all entries
-    under `key`. Raises Failure."""
-    rows: list[dict[str, Any]] = []
-    after = query.get("after")
-    while True:
-        left = limit - len(rows) if limit else PAGE_COUNT
-        asked = {**query, "limit": min(PAGE_COUNT, left), "after": after}
-        answer = client.ask("GET", path_of(*path, query=asked))
-        rows += answer[key]
-        after = answer["after"]
-        if after is None or len(rows) == limit:
-            return {**answer, key: rows}
-
-
 def fetch_items(
     client: AdminClient, path: Sequence[str], query: Mapping[str, object], limit: int
 ) -> dict[str, Any]:
@@ -61,8 +46,8 @@ def fetch_items(
     rows: list[dict[str, Any]] = []
     after = query.get("after")
     while True:
-        left = limit - len(rows) if limit else PAGE_COUNT
-        asked = {**query, "limit": min(PAGE_COUNT, left), "after": after}
+        left = limit - len(rows) if limit else ROWS_AT_ONCE
+        asked = {**query, "limit": min(ROWS_AT_ONCE, left), "after": after}
         answer = client.ask("GET", api_path(*path, query=asked))
         rows += answer["items"]
         after = answer["next"]
@@ -87,20 +72,6 @@ def show_items(
             "--limit 0 for all.",
             err=True,
         )
-
-
-def show_list(
-    answer: dict[str, Any], key: str, columns: Mapping[str, Callable[[dict[str, Any]], object]]
-) -> None:
-    """Print a list as a table, and how to go on if there is more.
-
-    Args:
-        columns: the heading of each column, and its value for an entry.
-    """
-    for line in table(list(columns), [[f(row) for f in columns.values()] for row in answer[key]]):
-        echo(line)
-    if answer["after"] is not None:
-        echo(f"There are more: use --after {answer['after']!r}, or --limit 0 for all.", err=True)
 
 
 def show_fields(fields: Mapping[str, object]) -> None:

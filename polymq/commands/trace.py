@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin.client import path_of
+from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options
 from polymq.commands.cut import leave_quietly
 from polymq.errors import ExitCode, Failure
@@ -61,9 +61,9 @@ def trace(
         raise Failure(ExitCode.USAGE, "use one of --client, --topic and --address")
     if client_id == "":
         raise Failure(ExitCode.USAGE, "--client: no client has an empty identifier")
-    query = {"client_id": client_id, "topic": topic, "address": address, "seconds": seconds}
-    parts = ["mqtt", "trace"] if payload is None else ["mqtt", "trace", "messages"]
-    lines = admin_client(options).lines(path_of(*parts, query=query | {"payload": payload}))
+    body = {"client_id": client_id, "topic": topic, "address": address, "seconds": seconds}
+    body["payload"] = payload or 0
+    lines = admin_client(options).lines(api_path("mqtt", "traces"), body)
     try:
         _show(lines, as_json=as_json)
     except BrokenPipeError:

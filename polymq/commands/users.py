@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from polymq.admin.client import path_of
+from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options, read_new_password
 from polymq.commands.access_keys import access_key
 from polymq.commands.imports import import_permissions, import_users
+from polymq.commands.tables import fetch_items, json_option, show_json
 from polymq.errors import ExitCode
 from polymq.terminal import confirm, echo
 
-ACTIONS: Final = ("publish", "subscribe", "create", "admin")
+ACTIONS: Final = ("publish", "subscribe", "create", "monitor", "operate", "admin")
 
 password_file = click.option(
     "--password-file",
@@ -59,7 +59,7 @@ def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **op
     """
     client = admin_client(options)
     body = {"password": read_new_password(password_file), "roles": roles}
-    client.ask("PUT", path_of("users", name), body)
+    client.ask("PUT", api_path("users", name), body)
     echo(f"User {name} added.")
 
 
@@ -70,7 +70,7 @@ def user_add(name: str, password_file: Path | None, roles: tuple[str, ...], **op
 def user_password(name: str, password_file: Path | None, **options: Any) -> None:
     """Change the password of user NAME. Connections that were made with the old one end."""
     client = admin_client(options)
-    client.ask("PATCH", path_of("users", name), {"password": read_new_password(password_file)})
+    client.ask("PATCH", api_path("users", name), {"password": read_new_password(password_file)})
     echo(f"Password of user {name} changed.")
 
 
@@ -80,13 +80,13 @@ def user_password(name: str, password_file: Path | None, **options: Any) -> None
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def user_delete(name: str, yes: bool, **options: Any) -> None:
     """Delete user NAME with its permissions and its MQTT sessions. Its connections end."""
-    client, path = admin_client(options), path_of("users", name)
+    client, path = admin_client(options), api_path("users", name)
     client.ask("GET", path)
     if not yes:
         confirm(f"Delete user {name}?")
     client.request("DELETE", path)
     echo(f"User {name} deleted.")
-    if not client.ask("GET", "/users")["users"]:
+    if not client.ask("GET", api_path("users"))["items"]:
         echo("It was the last user: every client that is accepted may do everything again.")
 
 
@@ -95,7 +95,7 @@ def user_delete(name: str, yes: bool, **options: Any) -> None:
 @click.argument("name")
 def user_disable(name: str, **options: Any) -> None:
     """Disable user NAME. Its connections end; nothing of it is deleted."""
-    admin_client(options).ask("PATCH", path_of("users", name), {"disabled": True})
+    admin_client(options).ask("PATCH", api_path("users", name), {"disabled": True})
     echo(f"User {name} is disabled.")
 
 
@@ -104,7 +104,7 @@ def user_disable(name: str, **options: Any) -> None:
 @click.argument("name")
 def user_enable(name: str, **options: Any) -> None:
     """Enable user NAME again."""
-    admin_client(options).ask("PATCH", path_of("users", name), {"disabled": False})
+    admin_client(options).ask("PATCH", api_path("users", name), {"disabled": False})
     echo(f"User {name} is enabled.")
 
 
@@ -142,7 +142,7 @@ def user_quota(name: str, values: tuple[str, ...], **options: Any) -> None:
 def _changed(name: str, changes: object, options: dict[str, Any]) -> dict[str, Any]:
     """A user after its changes; None: as it is."""
     method = "GET" if changes is None else "PATCH"
-    return admin_client(options).ask(method, path_of("users", name), changes)
+    return admin_client(options).ask(method, api_path("users", name), changes)
 
 
 def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
@@ -157,13 +157,14 @@ def _quota_values(texts: tuple[str, ...]) -> dict[str, int | str | None]:
 
 @user.command("list")
 @operator_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def user_list(as_json: bool, **options: Any) -> None:
     """List all users with their roles."""
-    users = admin_client(options).ask("GET", "/users")["users"]
+    answer = fetch_items(admin_client(options), ("users",), {}, 0)
     if as_json:
-        echo(json.dumps(users, ensure_ascii=False))
+        show_json(answer)
         return
+    users = answer["items"]
     if not users:
         echo("There are no users: every client that is accepted may do everything.")
     width = max((len(value["name"]) for value in users), default=0)
@@ -180,11 +181,11 @@ def permission() -> None:
     """Show and change the rules that allow or deny actions.
 
     SUBJECT is the name of a user, or `role:` and the name of a role. `role:anonymous` stands for
-    clients that do not log in. ACTIONS are publish, subscribe, create and admin, separated by
-    commas. TOPIC is a pattern: sensors.room1.temp, sensors.*.temp (* is one level), sensors.# (#
-    is all further levels). {user} or %u, and {client_id} or %c, stand for the user and the MQTT
-    client id of the connection, where they are a whole level. MQTT's notation, sensors/+/temp, is
-    accepted, too.
+    clients that do not log in. ACTIONS are publish, subscribe, create, monitor, operate and admin,
+    separated by commas. TOPIC is a pattern: sensors.room1.temp, sensors.*.temp (* is one level),
+    sensors.# (# is all further levels). {user} or %u, and {client_id} or %c, stand for the user and
+    the MQTT client id of the connection, where they are a whole level. MQTT's notation,
+    sensors/+/temp, is accepted, too.
 
     What no rule allows is denied, and a rule that denies takes precedence.
     """
@@ -226,7 +227,7 @@ def permission_deny(subject: str, actions: str, topic: str, **options: Any) -> N
 
 def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str, Any]) -> None:
     body = {"effect": effect, **_rule(subject, actions, topic)}
-    _show_rules(admin_client(options).ask("POST", "/permissions", body))
+    _show_rules(admin_client(options).ask("POST", api_path("permissions"), body)["permissions"])
 
 
 @permission.command("remove")
@@ -236,26 +237,27 @@ def _add(effect: str, subject: str, actions: str, topic: str, options: dict[str,
 @click.argument("topic")
 def permission_remove(subject: str, actions: str, topic: str, **options: Any) -> None:
     """Remove the rules that allow or deny SUBJECT the ACTIONS on TOPIC. Takes effect at once."""
-    body = _rule(subject, actions, topic)
-    removed = admin_client(options).ask("DELETE", "/permissions", body)
+    rule = _rule(subject, actions, topic)
+    query = {**rule, "actions": ",".join(rule["actions"])}
+    removed = admin_client(options).ask("DELETE", api_path("permissions", query=query))
     echo("Removed:")
-    _show_rules(removed)
+    _show_rules(removed["permissions"])
 
 
 @permission.command("list")
 @operator_options
 @click.argument("subject", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def permission_list(subject: str | None, as_json: bool, **options: Any) -> None:
     """List all rules, or those of SUBJECT."""
     query = {"subject": None if subject is None else _subject(subject)}
-    found = admin_client(options).ask("GET", path_of("permissions", query=query))
+    found = fetch_items(admin_client(options), ("permissions",), query, 0)
     if as_json:
-        echo(json.dumps(found["permissions"], ensure_ascii=False))
+        show_json(found)
         return
-    if not found["permissions"]:
+    if not found["items"]:
         echo("There are no rules yet: use `polymq permission allow SUBJECT ACTIONS TOPIC`.")
-    _show_rules(found)
+    _show_rules(found["items"])
 
 
 @permission.command("check")
@@ -272,7 +274,7 @@ def permission_check(
     Example: polymq permission check device7 publish devices.d7.temp --client-id d7
     """
     query = {"user": user, "action": action, "topic": topic, "client_id": client_id}
-    found = admin_client(options).ask("GET", path_of("permissions", "check", query=query))
+    found = admin_client(options).ask("GET", api_path("permissions", "check", query=query))
     verdict = "allowed" if found["allowed"] else "not allowed"
     if found["needs"] != action:
         verdict += f" (the topic does not exist: that needs {found['needs']}, too)"
@@ -288,10 +290,10 @@ def permission_forget(**options: Any) -> None:
     The login service and the permission service are asked again about the next login, publish or
     subscription. Subscriptions that clients have stay until they connect again.
     """
-    admin_client(options).request("DELETE", "/service-answers")
+    admin_client(options).request("DELETE", api_path("service-answers"))
     echo("The answers of services are forgotten.")
 
 
-def _show_rules(answer: dict[str, Any]) -> None:
-    for rule in answer["permissions"]:
+def _show_rules(rules: list[dict[str, str]]) -> None:
+    for rule in rules:
         echo(f"{rule['effect']:<5}  {rule['subject']}  {rule['action']}  {rule['topic']}")

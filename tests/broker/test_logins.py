@@ -593,7 +593,7 @@ def test_a_flood_of_failures_fills_no_disk(
 
 
 def state_of(users: Users) -> object:
-    return users.users, users.rules()
+    return users.users, dict(users.rule_table())
 
 
 @pytest.mark.parametrize("with_state_db", [True, False])
@@ -613,7 +613,7 @@ def test_users_and_rules_are_there_after_a_restart(
     users.delete("eve")
     broker.step(1)
     before = state_of(users)
-    assert len(users.rules()) == 3
+    assert len(users.rule_table()) == 3
     if end == "restart":
         broker.restart()
     else:
@@ -633,7 +633,7 @@ def test_who_gets_a_deleted_users_name_inherits_nothing(broker: Broker) -> None:
     add_user(broker, "ann")
     with pytest.raises(Refused):
         broker.port.admission.for_principal("ann").principal.check_publish("a", None)
-    assert broker.engine.users.rules() == []
+    assert broker.engine.users.rule_table() == {}
 
 
 @pytest.mark.parametrize(

@@ -316,11 +316,11 @@ def test_http(server: Running, ask: Callable[[HttpWire], None], status: int) -> 
 @pytest.mark.parametrize(
     ("method", "path", "value", "status"),
     [
-        pytest.param("PUT", "/users/new", PASSWORD, 201, id="new-user"),
-        pytest.param("PATCH", "/users/old", {"disabled": True}, 200, id="user"),
-        pytest.param("DELETE", "/users/old", None, 204, id="deleted-user"),
-        pytest.param("POST", "/permissions", RULE, 200, id="permission"),
-        pytest.param("PUT", "/topics/new?queues=1", None, 201, id="topic"),
+        pytest.param("PUT", "/api/v1/users/new", PASSWORD, 201, id="new-user"),
+        pytest.param("PATCH", "/api/v1/users/old", {"disabled": True}, 200, id="user"),
+        pytest.param("DELETE", "/api/v1/users/old", None, 204, id="deleted-user"),
+        pytest.param("POST", "/api/v1/permissions", RULE, 200, id="permission"),
+        pytest.param("PUT", "/api/v1/topics/new", {"queues": 1}, 201, id="topic"),
     ],
 )
 def test_administration(
@@ -330,7 +330,7 @@ def test_administration(
     assert server.ports.admin is not None
     with HttpWire(server.ports.admin) as client, HttpWire(server.ports.admin) as other:
         operator = {"Authorization": f"Bearer {server.token()}", "X-PolyMQ-Admin": "1"}
-        assert client.ask("PUT", "/users/old", PASSWORD, **operator)[0] == 201
+        assert client.ask("PUT", "/api/v1/users/old", PASSWORD, **operator)[0] == 201
         before = server.wait_flushed()
         server.disk.block()
         client.send(method, path, value, **operator)

@@ -135,7 +135,10 @@ def test_the_admin_listener(settings: Settings, tmp_path: Path) -> None:
             "metrics": request(b"GET", b"/metrics"),
             "an unknown path": request(b"GET", b"/nowhere"),
             "a method that the path does not have": request(b"DELETE", b"/metrics", ADMIN),
-            "an unknown topic": request(b"GET", b"/topics/none"),
+            "an unknown topic": request(b"GET", b"/api/v1/topics/none"),
+            "all topics": request(b"GET", b"/api/v1/topics"),
+            "a parameter that is not there": request(b"GET", b"/api/v1/topics?a=b"),
+            "a body that is wrong": request(b"PUT", b"/api/v1/topics/t", JSON, b'{"queues": 0}'),
             "no HTTP": b"GARBAGE\r\n\r\n",
         }.items()
     }

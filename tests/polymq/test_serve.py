@@ -115,17 +115,17 @@ def test_after_a_disk_error_it_serves_read_only_says_so_and_ends_with_74(
 
     def break_the_disk(ready: dict[str, Any]) -> None:
         admin = ready["admin"]
-        assert ask(admin, "/topics/before", "PUT")[0] == 201
+        assert ask(admin, "/api/v1/topics/before", "PUT")[0] == 201
         files.fail("fdatasync", errno.EIO, count=1)
-        status, text = ask(admin, "/topics/lost", "PUT")
+        status, text = ask(admin, "/api/v1/topics/lost", "PUT")
         assert status == 503
-        status, text = ask(admin, "/topics/after", "PUT")
+        status, text = ask(admin, "/api/v1/topics/after", "PUT")
         assert (status, "read-only" in text) == (503, True)
         status, text = ask(admin, "/health")
         assert status == 503
         assert "read-only" in json.loads(text)["status"]
         assert "polymq_read_only 1.0" in ask(admin, "/metrics")[1]
-        names = [topic["name"] for topic in json.loads(ask(admin, "/topics")[1])["topics"]]
+        names = [topic["name"] for topic in json.loads(ask(admin, "/api/v1/topics")[1])["items"]]
         assert "before" in names
 
     with pytest.raises(Failure) as caught:

@@ -39,15 +39,15 @@ class Operator:
 
     def add(self, name: str, *rules: str) -> dict[str, str]:
         """A user with rules (`publish,create orders.#`); its access key as options of a client."""
-        self.ask("PUT", f"/users/{name}", {"password": PASSWORD})
+        self.ask("PUT", f"/api/v1/users/{name}", {"password": PASSWORD})
         for rule in rules:
             actions, topic = rule.split()
             body = {"effect": "allow", "subject": name, "actions": actions.split(",")}
-            self.ask("POST", "/permissions", {**body, "topic": topic})
+            self.ask("POST", "/api/v1/permissions", {**body, "topic": topic})
         return self.key(name)
 
     def key(self, name: str) -> dict[str, str]:
-        found: dict[str, str] = self.ask("POST", f"/users/{name}/access-keys")
+        found: dict[str, str] = self.ask("POST", f"/api/v1/users/{name}/access-keys")
         return found
 
 
@@ -152,7 +152,7 @@ def test_a_removed_key_ends_what_lives_on_it(server: Running, operator: Operator
     asyncio.run(publish())
     with reader(server, **first) as old, reader(server, **second) as new:
         assert [fish_in(client) for client in (old, new)] == [1, 1]
-        operator.ask("DELETE", f"/users/lake/access-keys/{first['access_key']}")
+        operator.ask("DELETE", f"/api/v1/users/lake/access-keys/{first['access_key']}")
         with pytest.raises(RequestFailed, match="access key"):
             fish_in(old)
         assert fish_in(new) == 1

@@ -97,7 +97,7 @@ def state_of(actor: EngineActor) -> str:
     return json.dumps(
         [
             {name: engine.users.row_user(name) for name in sorted(engine.users.users)},
-            [str(rule) for rule in engine.users.rules()],
+            sorted(str(rule) for rule in engine.users.rule_table().values()),
             {name: info.type for name, info in exchanges.items() if info is not None},
             dict(sorted(engine.port.documents.of_kind(DOCUMENTS).items())),
         ]

@@ -12,23 +12,17 @@ from openapi_spec_validator import validate
 from polymq.admin.api import read_body, read_query
 from polymq.admin.openapi import descriptions, document
 from polymq.admin.operations import Group
-from polymq.admin.queues import DeleteQuery, QueueHandlers
-from polymq.admin.topics import NewTopic, TopicHandlers
-from polymq.broker.port import Position, Reason, Refused
+from polymq.admin.queues import DeleteQuery
+from polymq.admin.topics import NewTopic
+from polymq.broker.port import Reason, Refused
 from tests.harness.broker import Broker
-
-
-async def _committed(_position: Position) -> None:
-    """Nothing is changed here."""
+from tests.polymq.admin.harness import groups_of
 
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Group]]:
     broker = Broker(tmp_path_factory.mktemp("api") / "data", with_state_db=False)
-    yield [
-        TopicHandlers(broker.engine, _committed).group(),
-        QueueHandlers(broker.engine, _committed).group(),
-    ]
+    yield groups_of(broker)
     broker.stop()
 
 

@@ -45,7 +45,7 @@ def _clients(cli: Cli, client: RawClient) -> None:
     assert heading.startswith("CLIENT ID")
     assert line.startswith("dev/1")
     assert "3.1.1" in line
-    (row,) = json.loads(cli("mqtt", "client", "list", "--json")[1])["clients"]
+    (row,) = json.loads(cli("mqtt", "client", "list", "--json")[1])["items"]
     assert row["client_id"] == "dev/1"
     assert cli("mqtt", "client", "list", "--user", "nobody") == (
         0,
@@ -96,7 +96,7 @@ def _bans(cli: Cli) -> None:
     text = cli("ban", "list")[1]
     assert "client   dev/1" in text
     assert "noise" in text
-    assert [one["kind"] for one in json.loads(cli("ban", "list", "--json")[1])] == [
+    assert [one["kind"] for one in json.loads(cli("ban", "list", "--json")[1])["items"]] == [
         "address",
         "client_id",
     ]

@@ -120,13 +120,13 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("topic", "list")[0] == 1
         assert run("user", "add", "eve", text="x\n")[0] == 1
         as_dev = ("--as", "dev", "--as-password-file", str(password))
-        assert run("topic", "list", *as_dev) == (1, "polymq: user 'dev' may not admin #\n")
+        assert run("topic", "list", *as_dev) == (1, "polymq: user 'dev' may not monitor #\n")
         assert run("topic", "create", "t", *as_root)[0] == 0
         assert run("topic", "list", "--as", "root")[0] == 2  # no terminal, no file
         token.write_text(stored)
         assert run("message", "publish", "t", "x", "body")[0] == 1
         assert run("message", "publish", "t", "x", "body", *as_root)[0] == 0
-        listed = json.loads(run("user", "list", "--json")[1])
+        listed = json.loads(run("user", "list", "--json")[1])["items"]
         assert [user["name"] for user in listed] == ["dev", "root"]
         assert "scrypt" not in repr(listed)
         assert run("user", "password", "dev", text="new\n")[0] == 0
@@ -235,7 +235,7 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         remove = ("permission", "remove", "dev", "publish", "devices.*.admin")
         assert run(*remove)[0] == 0
         assert run(*remove)[0] == 1
-        assert len(json.loads(run("permission", "list", "--json")[1])) == 2
+        assert len(json.loads(run("permission", "list", "--json")[1])["items"]) == 2
         for subject, topic, why in (
             ("nobody", "x", "there is no user 'nobody'"),
             ("dev", "a#", "is not a level"),

@@ -1,0 +1,37 @@
+"""What of a started server the admin API shows, beside its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from polymq.admin.backups import BackupHandlers
+from polymq.broker.engine import Engine
+from polymq.core_log.store import Store
+from polymq.names import Registration
+from polymq.net.budget import Budget
+from polymq.replicating import Replication
+from polymq.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownNode:
+    """A started server.
+
+    Attributes:
+        status: `ok`, or what is wrong with it.
+        connections: clients that are connected now, by protocol.
+        registration: with name servers; None: it registers with none.
+        started_ms: when it started, in milliseconds since the epoch.
+    """
+
+    settings: Settings
+    engine: Engine
+    store: Store
+    budget: Budget
+    replication: Replication
+    backups: BackupHandlers
+    status: Callable[[], str]
+    connections: Callable[[], Mapping[str, int]]
+    registration: Callable[[], Registration | None]
+    started_ms: int
