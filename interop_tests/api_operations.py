@@ -107,11 +107,10 @@ def populate(server: Server) -> Admin:
     client = RawClient(server.mqtt_port)
     client.send(mqtt_wire.connect("kept", clean=False))
     client.expect(mqtt_wire.connack())
-    client.subscribe(("things/#", 1))
+    client.subscribe(("others/#", 1))
     client.send(mqtt_wire.publish("things/retained", b"x", qos=1, packet_id=1, retain=True))
-    client.receive()
+    client.expect(mqtt_wire.puback(1))
     client.disconnect()
-    client.socket.close()
     for name in ("victim", "nobody"):
         people.add(name)
     for name, role in (("eve", "reader"), ("olga", "operator"), ("root", "admin")):

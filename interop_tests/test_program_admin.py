@@ -130,7 +130,7 @@ def test_changes_need_what_pages_cannot_send(server: Server) -> None:
         status, body = ask(server, "POST", clear, b'{"filter": "#"}', **headers)
         assert status == expected, (headers, body)
     asking = {"Origin": "https://evil.example", "Access-Control-Request-Method": "PUT"}
-    assert ask(server, "OPTIONS", f"{TOPICS}/t", **asking)[0] == 405
+    assert ask(server, "OPTIONS", f"{TOPICS}/t", None, **asking)[0] == 405
     assert ask(server, "PUT", f"{TOPICS}/t")[0] == 201
     assert ask(server, "PUT", f"{TOPICS}/t")[0] == 200
 

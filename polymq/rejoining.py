@@ -130,4 +130,4 @@ class Rejoining:
         if not force:
             raise Failure(ExitCode.FAILED, self.refusal)
         self.cut(found, self._path)
-        return {**asdict(found), "kept_in": self._path}
+        return {**asdict(found), "stored_in": self._path}

@@ -58,10 +58,10 @@ class GivenUp(Divergence):
     """What a slave gives up to follow its master.
 
     Attributes:
-        kept_in: the file with a copy of it.
+        stored_in: the file with a copy of it.
     """
 
-    kept_in: str
+    stored_in: str
 
 
 class ReplicationState(Value, omit_defaults=True):

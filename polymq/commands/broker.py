@@ -44,7 +44,7 @@ def follow(force: bool, **options: Any) -> None:
     echo(
         f"{found['messages']:,} messages and {found['changes']:,} changes of state are given up "
         f"(positions {found['position']:,} to {found['end']:,}). A copy is stored in "
-        f"{found['kept_in']}."
+        f"{found['stored_in']}."
     )
 
 

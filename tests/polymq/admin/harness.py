@@ -78,7 +78,7 @@ class Api:
         *,
         path: dict[str, str] | None = None,
         body: object = None,
-        **query: str,
+        **query: Any,
     ) -> Any:
         """The value of an answer. Raises Refused."""
         wanted = self._operations[operation]

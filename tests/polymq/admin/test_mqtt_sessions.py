@@ -4,6 +4,7 @@ measured, not tested: it is the machine's.)"""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def api(crowd: Broker) -> Api:
 
 def test_all_pages_show_each_session_once(api: Api) -> None:
     shown: list[str] = []
-    after: dict[str, str] = {}
+    after: dict[str, Any] = {}
     while True:
         page = api.call("listSessions", limit="500", **after)
         assert page.total == CLIENTS
@@ -107,12 +108,13 @@ def test_one_of_them(api: Api) -> None:
 
 
 def test_wrong_parameters(api: Api) -> None:
-    for operation, query in (
+    wrong: list[tuple[str, dict[str, Any]]] = [
         ("listSessions", {"state": "away"}),
         ("listSessions", {"sort": "age"}),
         ("listMqttClients", {"address": "10.0.0.1/8"}),
         ("listMqttClients", {"address": "x"}),
-    ):
+    ]
+    for operation, query in wrong:
         with pytest.raises(Refused) as refused:
             api.call(operation, **query)
         assert refused.value.reason is Reason.BAD_ARGUMENT, query
