@@ -40,16 +40,15 @@ class ClientTable(dict[str, Value]):
         super().clear()
         self._names = SortedNames()
 
-    def walk(self, prefix: str = "", behind: str | None = None) -> Iterator[Value]:
-        """The values in the order of their identifiers, by code points.
+    def walk(self, prefix: str = "", behind: str | None = None) -> Iterator[str]:
+        """The identifiers in their order, by code points.
 
-        The table may change meanwhile. A value that is there all the time is met exactly once.
+        The table may change meanwhile. One that is there all the time is met exactly once.
 
         Args:
             prefix: only of identifiers that begin with it.
             behind: begin with the first identifier greater than this one, which need not be there.
         """
         for client_id in self._names.below(prefix, behind):
-            value = self.get(client_id)
-            if value is not None:
-                yield value
+            if client_id in self:
+                yield client_id

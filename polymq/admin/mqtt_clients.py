@@ -151,6 +151,7 @@ class MqttClientHandlers:
             find=self._clients.get,
             row=lambda _, client: self._row(client),
             wants=None if user is None and network is None else wants,
+            walk=self._clients.walk,
         )
         return await in_steps(page_of(listing, call.query))
 

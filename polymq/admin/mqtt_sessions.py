@@ -200,6 +200,7 @@ class SessionHandlers:
             number=_NUMBERS.get(query.sort),
             wants=None if everything else wants,
             step=STEP_SESSIONS if query.sort == "queued" else None,
+            walk=self._sessions.walk,
         )
         return await in_steps(page_of(listing, query))
 

@@ -8,12 +8,13 @@ more than what changed: an entry whose number changed may be seen twice or not a
 sorted by name neither.
 
 Costs: a step looks at STEP_ENTRIES names. Names are compared before anything else is looked up, and
-a list by name without filters compares texts only.
+a list by name without filters compares texts only. Of a table that keeps its names in order
+(`walk`), it looks at those of the page only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -73,6 +74,9 @@ class Listing(Generic[Entry, Row]):
         wants_name: whether a name passes the filters; None: all do.
         wants: whether an entry passes the filters; None: all do.
         step: how many entries are looked at in one step; None: STEP_ENTRIES.
+        walk: the names in their order, that begin with a text and sort behind another one; for
+            tables that keep this order. A list by name without filters then looks at no more than
+            it shows, and `names` has a length.
     """
 
     names: Iterable[str]
@@ -82,10 +86,47 @@ class Listing(Generic[Entry, Row]):
     wants_name: Callable[[str], bool] | None = None
     wants: Callable[[Entry], bool] | None = None
     step: int | None = None
+    walk: Callable[[str, str | None], Iterator[str]] | None = None
 
 
 def page_of(listing: Listing[Entry, Row], query: PageQuery) -> Generator[Any, Any, Page[Row]]:
     """Make a page, in steps. Raises Refused: BAD_ARGUMENT."""
+    is_plain = listing.number is None and listing.wants is None and listing.wants_name is None
+    if listing.walk is not None and is_plain:
+        best, total = yield from _walked(listing.walk, listing.names, query)
+    else:
+        best, total = yield from _looked_at(listing, query)
+    rows: list[Row] = []
+    for key in best[: query.limit]:
+        entry = listing.find(key[-1])
+        if entry is not None:  # else it went meanwhile
+            row = listing.row(key[-1], entry)
+            rows.append((yield from row) if isinstance(row, Generator) else row)
+        yield None
+    more = len(best) > query.limit
+    return Page(items=rows, next=_text_of(best[query.limit - 1]) if more else None, total=total)
+
+
+def _walked(
+    walk: Callable[[str, str | None], Iterator[str]], names: Iterable[str], query: PageQuery
+) -> Generator[Any, Any, tuple[list[Key], int]]:
+    """The keys of the page and of one entry more, and the number of all, from a table in order."""
+    best: list[Key] = [(name,) for name in islice(walk(query.prefix, query.after), query.limit + 1)]
+    if not query.prefix:
+        assert isinstance(names, Sized)
+        return best, len(names)
+    total = 0
+    matching = walk(query.prefix, None)
+    while count := sum(1 for _ in islice(matching, STEP_ENTRIES)):
+        total += count
+        yield None
+    return best, total
+
+
+def _looked_at(
+    listing: Listing[Entry, Row], query: PageQuery
+) -> Generator[Any, Any, tuple[list[Key], int]]:
+    """The same, from all entries."""
     by_name = listing.number is None
     after = None if query.after is None else _key_from(query.after, by_name=by_name)
     best: list[Key] = []
@@ -101,15 +142,7 @@ def page_of(listing: Listing[Entry, Row], query: PageQuery) -> Generator[Any, An
             if len(best) > query.limit:
                 bound = best[-1]
         yield None
-    rows: list[Row] = []
-    for key in best[: query.limit]:
-        entry = listing.find(key[-1])
-        if entry is not None:  # else it went meanwhile
-            row = listing.row(key[-1], entry)
-            rows.append((yield from row) if isinstance(row, Generator) else row)
-        yield None
-    more = len(best) > query.limit
-    return Page(items=rows, next=_text_of(best[query.limit - 1]) if more else None, total=total)
+    return best, total
 
 
 def _keys(

@@ -89,7 +89,7 @@ def test_a_session_that_is_taken_over_stays_listed(make: Make) -> None:
     second = client("c", "10.0.0.2")
     leave_second = connections.came(second)
     leave_first()
-    assert list(connections.clients.walk()) == [second]
+    assert [connections.clients[name] for name in connections.clients.walk()] == [second]
     leave_second()
     assert not connections.clients
 

@@ -6,7 +6,11 @@ from tests.sabotage.plan import Sabotage
 
 BANS = "tests/broker/test_bans.py"
 CONNECTIONS = "tests/broker/test_connections.py"
-PAGES = "tests/polymq/admin/test_mqtt.py"
+SESSIONS = "tests/polymq/admin/test_mqtt_sessions.py"
+PAGES = "tests/polymq/admin/test_pages.py"
+RIGHTS = "tests/polymq/admin/test_access.py"
+OPENAPI = "tests/polymq/admin/test_openapi.py"
+OVERVIEW = "tests/polymq/admin/test_overview.py"
 LINES = "tests/gateways/mqtt/test_packet_lines.py"
 TABLE = "tests/broker/test_client_table.py"
 QUEUES = "tests/polymq/admin/test_queues.py"
@@ -15,10 +19,10 @@ OF_THE_OPERATORS = (
     Sabotage(
         name="a-list-of-queues-has-the-last-ones-only",
         why="an operator does not see the queue that grows",
-        path="polymq/admin/queues.py",
-        old="            best = sorted(best + some)[: asked.limit + 1]\n",
-        new="            best = sorted(some or best)[: asked.limit + 1]\n",
-        tests=(QUEUES,),
+        path="polymq/admin/pages.py",
+        old="            best = sorted(best + found)[: query.limit + 1]\n",
+        new="            best = sorted(found or best)[: query.limit + 1]\n",
+        tests=(PAGES, QUEUES),
     ),
     Sabotage(
         name="what-was-given-back-does-not-wait",
@@ -84,7 +88,7 @@ OF_THE_OPERATORS = (
         path="broker/sessions/client_table.py",
         old="        for client_id in self._names.below(prefix, behind):\n",
         new="        for client_id in self._names.below(prefix):\n",
-        tests=(PAGES, TABLE),
+        tests=(SESSIONS, TABLE),
     ),
     Sabotage(
         name="traced-payloads-uncut",

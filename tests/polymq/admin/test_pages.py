@@ -3,7 +3,7 @@ is measured, not tested: it is the machine's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -86,3 +86,33 @@ def test_a_wrong_place(after: str) -> None:
     with pytest.raises(Refused, match="`next` of a page") as refused:
         page(table(), PageQuery(after=after), by_number=True)
     assert refused.value.reason is Reason.BAD_ARGUMENT
+
+
+def test_a_table_in_order_is_looked_at_for_the_page_only() -> None:
+    """Its pages are those of any other table; the names that begin with a text are counted."""
+    entries = table()
+    in_order = sorted(entries)
+    looked_at: list[str] = []
+
+    def walk(prefix: str, behind: str | None) -> Iterator[str]:
+        for name in in_order:
+            if name.startswith(prefix) and (behind is None or name > behind):
+                looked_at.append(name)
+                yield name
+
+    for query in (
+        PageQuery(limit=3),
+        PageQuery(limit=3, after="q0500"),
+        PageQuery(limit=3, after="q0500x"),
+        PageQuery(limit=500, after="q6900"),
+        PageQuery(limit=3, prefix="q07", after="q0797"),
+        PageQuery(limit=3, prefix="x"),
+    ):
+        looked_at.clear()
+        got, _ = page(entries, query, walk=walk)
+        assert len(looked_at) <= query.limit + 1 or query.prefix
+        assert got == page(entries, query)[0]
+    by_number = page(entries, PageQuery(limit=3), by_number=True, walk=walk)[0]
+    assert by_number == page(entries, PageQuery(limit=3), by_number=True)[0]
+    some = page(entries, PageQuery(limit=3), wants=lambda number: number == 3, walk=walk)[0]
+    assert some.total == COUNT / 10
