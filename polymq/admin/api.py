@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -132,13 +133,20 @@ def read_body(kind: type[Given], content: bytes) -> Any:
         raise Refused(Reason.BAD_ARGUMENT, "the body has to be a JSON object") from None
 
 
+@cache
+def _hints(kind: type[Given]) -> dict[str, Any]:
+    """The types of its fields. To find them leaves cycles in memory, so that is done once."""
+    hints = get_type_hints(kind)
+    return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
+
+
 def explain(
     error: msgspec.ValidationError, kind: type[Given], what: str, values: Mapping[str, Any]
 ) -> str:
     """What is wrong with a request, and what would be right."""
     text = str(error)
     unknown = _FIELD.search(text)
-    known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+    known = ", ".join(_hints(kind))
     if unknown is not None and " - at " not in text:
         least = f"use {known}" if known else "there are none"
         return f"there is no {what} {unknown['name']}: {least}"
@@ -146,7 +154,7 @@ def explain(
     if found is None:
         return f"{text}: send an object with {known}" if known else text
     name = found["name"]
-    hint = get_type_hints(kind).get(name)
+    hint = _hints(kind).get(name)
     if get_origin(hint) is Literal:
         choices = ", ".join(map(str, get_args(hint)))
         return f"{name} is one of {choices}, not {values.get(name)!r}"

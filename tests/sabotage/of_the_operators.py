@@ -8,7 +8,8 @@ BANS = "tests/broker/test_bans.py"
 CONNECTIONS = "tests/broker/test_connections.py"
 SESSIONS = "tests/polymq/admin/test_mqtt_sessions.py"
 PAGES = "tests/polymq/admin/test_pages.py"
-RIGHTS = "tests/polymq/admin/test_access.py"
+RIGHTS = "interop_tests/test_api_rights.py"
+REMOTE = "interop_tests/test_api_remote.py"
 OPENAPI = "tests/polymq/admin/test_openapi.py"
 OVERVIEW = "tests/polymq/admin/test_overview.py"
 LINES = "tests/gateways/mqtt/test_packet_lines.py"
@@ -105,5 +106,82 @@ OF_THE_OPERATORS = (
         old="buffer[start if has_seen else 0 : end]",
         new="buffer[start:end]",
         tests=(LINES,),
+    ),
+    Sabotage(
+        name="a-right-that-is-not-asked-for",
+        why="whoever logs in deletes queues and users",
+        path="polymq/admin/api.py",
+        old="    handle.right = endpoint.right  # type: ignore[attr-defined]\n",
+        new="",
+        tests=(RIGHTS,),
+    ),
+    Sabotage(
+        name="a-reader-bans",
+        why="who may look only keeps out clients",
+        path="polymq/admin/bans.py",
+        old='                    summary="Ban a client identifier, a user or an address",\n'
+        '                    about="Its connections end. A ban that exists is replaced.",\n'
+        '                    right="operate",\n',
+        new='                    summary="Ban a client identifier, a user or an address",\n'
+        '                    about="Its connections end. A ban that exists is replaced.",\n'
+        '                    right="monitor",\n',
+        tests=(OPENAPI,),
+    ),
+    Sabotage(
+        name="payloads-for-operators",
+        why="an operator reads messages of topics that it may not subscribe to",
+        path="polymq/admin/trace.py",
+        old="            call.port.principal.check_read((REST,))\n",
+        new="            pass\n",
+        tests=(RIGHTS,),
+    ),
+    Sabotage(
+        name="retained-messages-for-operators",
+        why="an operator reads retained messages that it may not subscribe to",
+        path="polymq/admin/mqtt_retained.py",
+        old='        call.port.principal.check_read(self._names.address(call.path["topic"]))\n',
+        new="",
+        tests=(RIGHTS,),
+    ),
+    Sabotage(
+        name="banned-addresses-at-the-api",
+        why="a banned address goes on guessing passwords at the listener for other machines",
+        path="polymq/admin/server.py",
+        old="        if not is_local and not self._accepts(address):\n            return None\n",
+        new="",
+        tests=(REMOTE,),
+    ),
+    Sabotage(
+        name="bans-lock-operators-out",
+        why="who bans 127.0.0.0/8 cannot undo it on the machine itself",
+        path="polymq/admin/server.py",
+        old="        if not is_local and not self._accepts(address):\n",
+        new="        if not self._accepts(address):\n",
+        tests=(REMOTE,),
+    ),
+    Sabotage(
+        name="the-api-without-users",
+        why="a server without users obeys everybody who reaches its port",
+        path="polymq/admin/access.py",
+        old="(is_local and not self._admission.users.closed)",
+        new="(not self._admission.users.closed)",
+        tests=(REMOTE,),
+    ),
+    Sabotage(
+        name="ended-bans-are-listed",
+        why="an operator sees bans that are not in force",
+        path="polymq/admin/bans.py",
+        old="            wants=lambda _: True,  # `find` leaves out those that have ended\n",
+        new="",
+        tests=(OVERVIEW,),
+    ),
+    Sabotage(
+        name="forms-of-other-pages",
+        why="a web page that an operator opens clears retained messages",
+        path="polymq/admin/server.py",
+        old='        and request.content_type != "application/json"\n',
+        new="        and request.content_type not in "
+        '("application/json", "application/x-www-form-urlencoded")\n',
+        tests=("interop_tests/test_program_admin.py",),
     ),
 )
