@@ -71,7 +71,8 @@ class Cursor:
         """How many messages wait, in a queue that ends before offset `end`."""
         if end > self.stop:
             end = self.stop
-        return self.requeued_count + max(0, end - self.next)
+        new = end - self.next
+        return self.requeued_count + new if new > 0 else self.requeued_count
 
     def has_requeued(self) -> bool:
         """Whether something comes before what is new."""
