@@ -218,3 +218,21 @@ def test_shared_subscriptions_are_counted(start_server: StartServer) -> None:
         found = watcher.until(lambda message: counts.get(message.topic) == message.payload)
         del counts[found.topic]
     watcher.leave()
+
+
+def test_a_change_comes_once_where_filters_overlap(start_server: StartServer) -> None:
+    """What was there came for each subscription; a change comes once, with both identifiers."""
+    server = start_server(**SETTINGS)
+    watcher = Watcher(server, MQTTProtocolVersion.MQTTv5)
+    for number, name in enumerate(("$SYS/broker/+/count", "$SYS/broker/retained messages/#"), 1):
+        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+        properties.SubscriptionIdentifier = number
+        watcher.client.subscribe(name, properties=properties)
+        watcher.until(lambda message: message.topic.startswith("$SYS/broker/retained"))
+    for payload in (b"1", b"2"):
+        watcher.client.publish(f"kept/{payload.decode()}", b"x", 1, retain=True)
+        message = watcher.until(lambda message: message.topic.startswith("$SYS/broker/retained"))
+        assert (message.payload, message.retain) == (payload, False)
+        assert message.properties is not None
+        assert message.properties.SubscriptionIdentifier == [1, 2]
+    watcher.leave()

@@ -8,8 +8,11 @@ Rules:
 * Nothing is computed and no timer runs while nobody subscribes to a topic that there is.
 * A value is sent when it has changed since the receiver got it. A receiver that reads slowly misses
   values, and gets the latest when it has room.
-* The values that a new subscription gets have RETAIN; others have it where the subscription is with
-  Retain As Published.
+* A receiver gets a change once, however many of its subscriptions match, with the Subscription
+  Identifiers of all of them, as with the messages of the log [MQTT-3.3.4-2].
+* The values that a new subscription gets have RETAIN, and its own identifier only: what is there
+  already is sent to each subscription by itself. A change has RETAIN where a subscription that
+  matches is with Retain As Published.
 * Packets are made once for all receivers that get the same, and sent in turns with the other work
   of the loop (`net/turns.py`): ten thousand receivers do not stop it.
 * A subscription is the session's like any other, in the log and as to rights. Here is what is
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import Final, Protocol
 
 from polymq.broker.port import (
@@ -67,11 +70,11 @@ class _Filter:
         matched: which topics match; at least one.
     """
 
-    __slots__ = ("matched", "members")
+    __slots__ = ("matched", "watchers")
 
     def __init__(self, matched: tuple[int, ...]) -> None:
         self.matched = matched
-        self.members: dict[Receiver, _Member] = {}
+        self.watchers: dict[_Watcher, _Member] = {}
 
 
 class _Member:
@@ -79,22 +82,42 @@ class _Member:
 
     Attributes:
         seen: the round whose values it has; NOTHING: it gets those that there are, as retained.
-        waits: it is in the queue.
     """
 
-    __slots__ = ("address", "filter", "options", "receiver", "seen", "waits")
+    __slots__ = ("address", "filter", "options", "seen")
 
     def __init__(
-        self, receiver: Receiver, address: Address, options: SubscriptionOptions, found: _Filter
+        self, address: Address, options: SubscriptionOptions, found: _Filter, seen: int
     ) -> None:
-        self.receiver = receiver
         self.address = address
         self.options = options
         self.filter = found
-        self.seen = NOTHING
+        self.seen = seen
+
+    @property
+    def key(self) -> _Key:
+        """On what its packets depend."""
+        options = self.options
+        return self.address, self.seen, options.retain_as_published, options.identifier
+
+
+class _Watcher:
+    """One connection with its subscriptions. No more than 95 filters match a topic of six levels,
+    so it has few thousand at most.
+
+    Attributes:
+        waits: it is in the queue.
+    """
+
+    __slots__ = ("members", "receiver", "waits")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.members: dict[Address, _Member] = {}
         self.waits = False
 
 
+_Key = tuple[Address, int, bool, int]
 NOTHING: Final = -1
 
 
@@ -166,8 +189,8 @@ class SysTopics(NoSysTopics):
         self._round = 0
         self._due = self._begun
         self._filters: dict[Address, _Filter] = {}
-        self._of_receiver: dict[Receiver, dict[Address, _Member]] = {}
-        self._queue: deque[_Member] = deque()
+        self._watchers: dict[Receiver, _Watcher] = {}
+        self._queue: deque[_Watcher] = deque()
         self._frames: dict[tuple[object, ...], tuple[bytes, int]] = {}
         self._work: Iterator[None] | None = None
         self._timed = False
@@ -196,44 +219,47 @@ class SysTopics(NoSysTopics):
             if not matched:
                 return
             found = self._filters[address] = _Filter(matched)
-        member = found.members.get(receiver)
+        watcher = self._watchers.get(receiver)
+        if watcher is None:
+            watcher = self._watchers[receiver] = _Watcher(receiver)
+        member = watcher.members.get(address)
         if member is None:
-            member = found.members[receiver] = _Member(receiver, address, options, found)
-            member.seen = self._round
-            self._of_receiver.setdefault(receiver, {})[address] = member
+            member = _Member(address, options, found, self._round)
+            watcher.members[address] = found.watchers[watcher] = member
         member.options = options
         if replay:
             member.seen = NOTHING
-            self._wait(member)
+            self._wait(watcher)
         if replay or not self._timed:
             self._wake()
 
     def unsubscribed(self, receiver: Receiver, address: Address) -> None:
         """See `NoSysTopics`."""
-        members = self._of_receiver.get(receiver)
-        member = None if members is None else members.pop(address, None)
-        if member is not None:
-            self._forget(member)
-            if not members:
-                del self._of_receiver[receiver]
+        watcher = self._watchers.get(receiver)
+        if watcher is not None and address in watcher.members:
+            self._forget(watcher, address)
+            if not watcher.members:
+                del self._watchers[receiver]
 
     def left(self, receiver: Receiver) -> None:
         """See `NoSysTopics`."""
-        for member in self._of_receiver.pop(receiver, {}).values():
-            self._forget(member)
+        watcher = self._watchers.pop(receiver, None)
+        if watcher is not None:
+            for address in list(watcher.members):
+                self._forget(watcher, address)
 
-    def _forget(self, member: _Member) -> None:
-        found = member.filter
-        found.members.pop(member.receiver, None)
-        if not found.members and self._filters.get(member.address) is found:
-            del self._filters[member.address]
+    def _forget(self, watcher: _Watcher, address: Address) -> None:
+        found = watcher.members.pop(address).filter
+        del found.watchers[watcher]
+        if not found.watchers:
+            del self._filters[address]
 
     # --- turns ------------------------------------------------------------------------------
 
-    def _wait(self, member: _Member) -> None:
-        if not member.waits:
-            member.waits = True
-            self._queue.append(member)
+    def _wait(self, watcher: _Watcher) -> None:
+        if not watcher.waits:
+            watcher.waits = True
+            self._queue.append(watcher)
 
     def _wake(self) -> None:
         if self._work is None:
@@ -252,31 +278,31 @@ class SysTopics(NoSysTopics):
         if not is_done:
             turns.wait(self._take_turn)
             return
-        if self._of_receiver and not self._timed:
+        if self._watchers and not self._timed:
             self._timed = True
             self._context.call_later(max(0.0, self._due - self._context.now()), self._time_is_up)
 
     def _time_is_up(self) -> None:
         self._timed = False
-        if self._of_receiver:
+        if self._watchers:
             self._wake()
 
     def _steps(self) -> Iterator[None]:
         now = self._context.now()
-        if now >= self._due and self._of_receiver:
+        if now >= self._due and self._watchers:
             self._due = now + self._interval
             figures = yield from self._figures()
             self._take(figures, now)
             for found in list(self._filters.values()):
                 newest = max(self._versions[topic] for topic in found.matched)
-                for member in list(found.members.values()):
+                for watcher, member in found.watchers.items():
                     if member.seen < newest:
-                        self._wait(member)
+                        self._wait(watcher)
                 yield
         while self._queue:
-            member = self._queue.popleft()
-            member.waits = False
-            self._send(member)
+            watcher = self._queue.popleft()
+            watcher.waits = False
+            self._send(watcher)
             yield
 
     # --- values -----------------------------------------------------------------------------
@@ -294,65 +320,64 @@ class SysTopics(NoSysTopics):
                 self._bodies[index] = body
                 self._versions[index] = self._round
 
-    def _send(self, member: _Member) -> None:
-        receiver = member.receiver
+    def _send(self, watcher: _Watcher) -> None:
+        """What the receiver has not got yet: to its new subscriptions all values, then changes."""
+        receiver = watcher.receiver
         session = receiver.session
-        found = member.filter
-        if found.members.get(receiver) is not member:
-            return
-        if session is None or not session.is_subscribed(member.address):
-            self.unsubscribed(receiver, member.address)
-            return
-        if receiver.credit() <= 0:
+        for address in list(watcher.members):
+            if session is None or not session.is_subscribed(address):
+                self.unsubscribed(receiver, address)
+        if not watcher.members or receiver.credit() <= 0:
             return  # it gets what it misses with the next values
-        retain = member.seen == NOTHING or member.options.retain_as_published
-        data, count = self._packets(
-            member.address,
-            member.seen,
-            retain=retain,
-            five=receiver.five,
-            identifier=member.options.identifier,
-            size_max=receiver.sent_bytes_max,
-        )
-        member.seen = self._round
+        old = []
+        for member in watcher.members.values():
+            if member.seen == NOTHING:
+                self._send_values(receiver, (member.key,), retain=True)
+            else:
+                old.append(member.key)
+            member.seen = self._round
+        if old:
+            self._send_values(receiver, tuple(old), retain=False)
+
+    def _send_values(self, receiver: Receiver, keys: tuple[_Key, ...], *, retain: bool) -> None:
+        key = keys, retain, receiver.five, min(receiver.sent_bytes_max, 1024)
+        made = self._frames.get(key)
+        if made is None:
+            made = self._packets(keys, receiver, retain=retain)
+            if len(self._frames) >= FRAMES_MAX:
+                self._frames.clear()
+            self._frames[key] = made
+        data, count = made
         if count:
             receiver.send_encoded(data, count)
 
     def _packets(
-        self,
-        address: Address,
-        seen: int,
-        *,
-        retain: bool,
-        five: bool,
-        identifier: int,
-        size_max: int,
+        self, keys: tuple[_Key, ...], receiver: Receiver, *, retain: bool
     ) -> tuple[bytes, int]:
-        """PUBLISH packets of what changed after the round `seen`, and how many they are."""
-        key = (address, seen, retain, five, identifier, min(size_max, 1024))
-        made = self._frames.get(key)
-        if made is None:
-            first_byte = bytes((_PUBLISH | (FLAG_RETAIN if retain else 0),))
-            more = _property_block(identifier) if five else b""
-            packets = []
+        """PUBLISH packets, one for each value that a subscription has not seen, and how many."""
+        identifiers: dict[int, set[int]] = {}
+        retained = set(range(len(self._fields))) if retain else set()
+        for address, seen, as_published, identifier in keys:
             for topic in self._filters[address].matched:
                 if self._versions[topic] > seen:
-                    content = self._fields[topic] + more + self._bodies[topic]
-                    packet = first_byte + encode_length(len(content)) + content
-                    if len(packet) <= size_max:  # [MQTT-3.1.2-24]
-                        packets.append(packet)
-            made = b"".join(packets), len(packets)
-            if len(self._frames) >= FRAMES_MAX:
-                self._frames.clear()
-            self._frames[key] = made
-        return made
+                    identifiers.setdefault(topic, set()).add(identifier)
+                    if as_published:
+                        retained.add(topic)
+        packets = []
+        for topic in sorted(identifiers):
+            more = _property_block(identifiers[topic] - {0}) if receiver.five else b""
+            content = self._fields[topic] + more + self._bodies[topic]
+            first_byte = _PUBLISH | (FLAG_RETAIN if topic in retained else 0)
+            packet = bytes((first_byte,)) + encode_length(len(content)) + content
+            if len(packet) <= receiver.sent_bytes_max:  # [MQTT-3.1.2-24]
+                packets.append(packet)
+        return b"".join(packets), len(packets)
 
 
-def _property_block(identifier: int) -> bytes:
-    """The properties of a PUBLISH of MQTT 5: a Subscription Identifier, if there is one."""
-    if not identifier:
-        return b"\x00"
-    found = bytes((SUBSCRIPTION_IDENTIFIER,)) + encode_length(identifier)
+def _property_block(identifiers: Collection[int]) -> bytes:
+    """The properties of a PUBLISH of MQTT 5: Subscription Identifiers, in ascending order."""
+    name = bytes((SUBSCRIPTION_IDENTIFIER,))
+    found = b"".join(name + encode_length(one) for one in sorted(identifiers))
     return encode_length(len(found)) + found
 
 

@@ -13,16 +13,16 @@ OF_MQTT_EXTRAS = (
         name="sys-values-after-rights-are-lost",
         why="a client goes on to get values that it may not read any more",
         path="gateways/mqtt/sys_topics.py",
-        old="        if session is None or not session.is_subscribed(member.address):\n",
-        new="        if session is None:\n",
+        old="            if session is None or not session.is_subscribed(address):\n",
+        new="            if session is None:\n",
         tests=(SYS,),
     ),
     Sabotage(
         name="sys-values-for-nobody",
         why="a server without a monitor makes values every ten seconds for ever",
         path="gateways/mqtt/sys_topics.py",
-        old="        for member in self._of_receiver.pop(receiver, {}).values():\n",
-        new="        for member in self._of_receiver.get(receiver, {}).values():\n",
+        old="        watcher = self._watchers.pop(receiver, None)\n",
+        new="        watcher = None\n",
         tests=(SYS,),
     ),
     Sabotage(
@@ -37,8 +37,27 @@ OF_MQTT_EXTRAS = (
         name="sys-slow-reader-misses-the-last",
         why="a monitor that was slow for a moment shows an old value until it changes again",
         path="gateways/mqtt/sys_topics.py",
-        old="        if receiver.credit() <= 0:\n",
-        new="        if receiver.credit() <= 0:\n            member.seen = self._round\n",
+        old="        if not watcher.members or receiver.credit() <= 0:\n",
+        new="        if not watcher.members or receiver.credit() <= 0:\n"
+        "            for member in watcher.members.values():\n"
+        "                member.seen = self._round\n",
+        tests=(SYS,),
+    ),
+    Sabotage(
+        name="sys-values-for-each-filter",
+        why="a monitor with two filters that overlap gets each value twice",
+        path="gateways/mqtt/sys_topics.py",
+        old="            self._send_values(receiver, tuple(old), retain=False)\n",
+        new="            for key in old:\n"
+        "                self._send_values(receiver, (key,), retain=False)\n",
+        tests=(SYS,),
+    ),
+    Sabotage(
+        name="sys-values-with-one-identifier",
+        why="a client does not learn that its second subscription matches a value, too",
+        path="gateways/mqtt/sys_topics.py",
+        old="                    identifiers.setdefault(topic, set()).add(identifier)\n",
+        new="                    identifiers[topic] = {identifier}\n",
         tests=(SYS,),
     ),
     Sabotage(
