@@ -164,8 +164,9 @@ class MqttSettings(ListenerSettings):
     follower: "HOST" or "HOST:PORT", or several of them with spaces between. They get reason code
     0x9C (Use another server) with it. Empty: they get 0x8B or 0x88 and no server."""
     shared_subscriptions: bool = True
-    """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}`. If false,
-    such filters are refused (0x9E, before MQTT 5 0x80). Shares that there are go on."""
+    """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}` and
+    `$queue/{filter}`. If false, such filters are refused (0x9E, before MQTT 5 0x80). Shares that
+    there are go on."""
     shared_subscription_strategy: Literal["round_robin", "sticky", "hash_client", "hash_topic"] = (
         "round_robin"
     )

@@ -4,8 +4,9 @@ A packet that breaks the protocol changes nothing: all its filters are looked at
 them is carried out. A filter that is refused has its own code in the answer, and the others are
 carried out [MQTT-3.8.4-6].
 
-Shared subscriptions (`$share/...`) get no retained messages (5.0 part 4.8.2), and cannot be with No
-Local: the member that published a message is as good as any other [MQTT-3.8.3-4].
+Shared subscriptions (`$share/...`, `$queue/...`) get no retained messages (5.0 part 4.8.2), and
+cannot be with No Local: the member that published a message is as good as any other
+[MQTT-3.8.3-4].
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from polymq.gateways.mqtt.features import Features, NotOffered
 from polymq.gateways.mqtt.mapping import (
     SUBSCRIBE_REASONS,
     TopicMapping,
-    is_shared_filter,
     without_exclusive,
 )
 from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
 from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
+from polymq.gateways.mqtt.topic_filters import is_shared_filter
 from polymq.net.turns import WAITS
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ def add_subscription(
     if is_shared(address) and pattern_of(address)[0] == SYS_TOPIC:
         raise NotOffered(
             ReasonCode.TOPIC_FILTER_INVALID,
-            "topics of $SYS cannot be shared: subscribe to them without $share",
+            "topics of $SYS cannot be shared: subscribe to them without $share and $queue",
         )
     granted = min(qos, features.qos_max)  # [MQTT-3.2.2-10]
     options = SubscriptionOptions(

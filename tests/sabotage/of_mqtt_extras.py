@@ -1,10 +1,11 @@
-"""Bugs planted in `$SYS` topics, rewriting, automatic and exclusive subscriptions."""
+"""Bugs planted in `$SYS` topics, `$queue`, rewriting, automatic and exclusive subscriptions."""
 
 from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
 SYS = "tests/gateways/mqtt/test_mqtt_sys_topics.py"
+MAPPING = "tests/gateways/mqtt/test_mqtt_mapping.py"
 REWRITING = "tests/gateways/mqtt/test_mqtt_rewriting.py"
 EXCLUSIVE = "tests/broker/test_exclusive_subscriptions.py"
 
@@ -59,6 +60,14 @@ OF_MQTT_EXTRAS = (
         old="                    identifiers.setdefault(topic, set()).add(identifier)\n",
         new="                    identifiers[topic] = {identifier}\n",
         tests=(SYS,),
+    ),
+    Sabotage(
+        name="a-queue-for-each-client",
+        why="every client that subscribes to $queue/... gets every message",
+        path="gateways/mqtt/topic_filters.py",
+        old="    return pattern in (SHARE, QUEUE) or ",
+        new="    return pattern == SHARE or ",
+        tests=(MAPPING,),
     ),
     Sabotage(
         name="rewriting-with-a-wildcard-of-the-client",
