@@ -187,6 +187,16 @@ def broker_name(address: Address) -> str:
     return "/".join(levels) or NO_NAME
 
 
+def level_text(name: str) -> str:
+    """Any name as one level of a topic name that the server makes."""
+    return _escape(_TOPIC_ESCAPED, name)
+
+
+def level_of(text: str) -> str:
+    """A level of a topic name or filter, behind the first, as the level of an address."""
+    return _unescape(_TAG_ESCAPES, text).replace(".", "/")
+
+
 NO_REWRITING: Final = Rewriting()
 EXCLUSIVE: Final = "$exclusive/"
 
@@ -426,8 +436,7 @@ class TopicMapping:
             address.append(_unescape(_TOPIC_ESCAPES, levels.pop(0)))
         wildcards = {"+": ONE_LEVEL, "#": REST}
         for level in levels:
-            wildcard = wildcards.get(level)
-            address.append(wildcard or _unescape(_TAG_ESCAPES, level).replace(".", "/"))
+            address.append(wildcards.get(level) or level_of(level))
         return tuple(address)
 
     def mounted(self, pattern: str) -> str:

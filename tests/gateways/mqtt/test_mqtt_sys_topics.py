@@ -22,6 +22,7 @@ from polymq.broker.port import (
 )
 from polymq.gateways.mqtt.sys_figures import NAMES, Figures, Means
 from polymq.gateways.mqtt.sys_topics import SysTopics
+from polymq.gateways.mqtt.sys_values import SysValues
 from polymq.net.turns import TURN_SECONDS
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
@@ -35,12 +36,13 @@ class Watched:
         self.broker = Broker()
         self.figures = Figures(version="1.2", retained=3)
         self.asked = 0
-        self.sys = self.broker.shared.sys_topics = SysTopics(
+        self.sys = SysValues(
             context=self.broker.shared.context,
             figures=self._collect,
             connected=lambda: len(self.broker.port.connected),
             interval_seconds=INTERVAL,
         )
+        self.topics = self.broker.shared.sys_topics = SysTopics([self.sys])
 
     def _collect(self) -> Generator[None, None, Figures]:
         self.asked += 1
@@ -165,7 +167,7 @@ RETAINED: Address = ("$SYS", "broker", "retained messages", "count")
 
 
 def came(watched: Watched, receiver: _Receiver) -> None:
-    watched.sys.came(receiver, lambda _: None)  # type: ignore[arg-type]
+    watched.topics.came(receiver, lambda _: None)  # type: ignore[arg-type]
     watched.broker.loop.run()
 
 
@@ -183,7 +185,7 @@ def test_what_the_user_may_not_read_any_more_is_not_sent() -> None:
     def forbid(address: Address) -> None:
         raise Refused(Reason.FORBIDDEN, str(address))
 
-    watched.sys.came(receiver, forbid)  # type: ignore[arg-type]
+    watched.topics.came(receiver, forbid)  # type: ignore[arg-type]
     watched.change(retained=4)
     assert receiver.sent == []
     came(watched, receiver)
@@ -305,7 +307,7 @@ def test_ten_thousand_receivers_share_packets_and_turns() -> None:
     broker = watched.broker
     receivers = [_Receiver(("$SYS", "broker", ONE_LEVEL)) for _ in range(10_000)]
     for receiver in receivers:
-        watched.sys.came(receiver, lambda _: None)  # type: ignore[arg-type]
+        watched.topics.came(receiver, lambda _: None)  # type: ignore[arg-type]
     clock = 0.0
 
     def tick() -> float:
