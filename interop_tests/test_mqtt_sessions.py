@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from interop_tests.conftest import Server
-from interop_tests.mqtt_raw_client import Publish, RawClient
+from interop_tests.exactly_once import FILTERS, receive_once
+from interop_tests.mqtt_raw_client import RawClient
 from interop_tests.mqtt_wire import (
     connack,
     connect,
@@ -228,43 +229,17 @@ def test_exactly_once_delivery_over_a_crash(server: Server) -> None:
 def test_overlapping_filters_over_kills(server: Server) -> None:
     """What waits in the queues of two filters comes once with QoS 2, however often the server is
     killed between, and in order."""
-    port, count = server.mqtt_port, 80
-    client = RawClient.connected(port, "c", clean=False)
-    client.subscribe(("t/#", 2), ("t/+", 2), ("+/1", 1))
+    count = 80
+    client = RawClient.connected(server.mqtt_port, "c", clean=False)
+    client.subscribe(*FILTERS)
     client.disconnect()
-    publish_all(port, "t/1", numbers(0, count), qos=2)
-    found: list[bytes] = []
-    unreleased: dict[int, bytes] = {}
-    packets = 25
-    while len(found) < count or unreleased:
-        client = RawClient.connected(port, "c", clean=False, present=True)
-        answered: set[int] = set()  # of these, PUBREL comes on this connection
-        packets += 25  # a kill may take back all of what the client acknowledged last
-        for _ in range(packets):
-            if len(found) == count and not answered & unreleased.keys() and answered:
-                break
-            packet = client.receive()
-            if packet[0] >> 4 == 6:  # PUBREL
-                packet_id = int.from_bytes(packet[2:4], "big")
-                unreleased.pop(packet_id, None)
-                client.send(pubcomp(packet_id))
-                continue
-            message = Publish(packet)
-            if message.packet_id in unreleased:
-                assert (message.duplicate, unreleased[message.packet_id]) == (True, message.body)
-            else:
-                unreleased[message.packet_id] = message.body
-                found.append(message.body)
-            if message.duplicate or len(found) % 3:
-                answered.add(message.packet_id)
-                client.send(pubrec(message.packet_id))
-        if len(found) < count or unreleased:
-            server.kill()
-            client.socket.close()
-            server.restart()
-    client.expect_nothing_before_ping()
-    client.disconnect()
-    assert found == numbers(0, count)
+    publish_all(server.mqtt_port, "t/1", numbers(0, count), qos=2)
+
+    def interrupt() -> None:
+        server.kill()
+        server.restart()
+
+    assert receive_once(lambda: server.mqtt_port, count, interrupt) == numbers(0, count)
 
 
 def come_back(server: Server, client: RawClient, way: str) -> RawClient:

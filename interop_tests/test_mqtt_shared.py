@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from queue import SimpleQueue
 from typing import Any
 
@@ -59,6 +61,14 @@ class Member:
         self.paho.connect(server.host, server.mqtt_port, **asked)
         self.paho.loop_start()
         assert self.subscribed.get(timeout=SECONDS_MAX) == qos
+
+    def unsubscribe(self, pattern: str) -> None:
+        """Returns once the server has said that it had this subscription."""
+        answers: SimpleQueue[Any] = SimpleQueue()
+        self.paho.on_unsubscribe = lambda _c, _u, _m, codes, _p: answers.put(codes)
+        self.paho.unsubscribe(pattern)
+        codes = answers.get(timeout=SECONDS_MAX)
+        assert all(code.value == 0 for code in codes)
 
     def leave(self) -> None:
         self.paho.disconnect()
@@ -137,12 +147,46 @@ def test_messages_of_all_protocols_go_to_one_member_each(server: Server) -> None
     assert set(Counter(name for name, *_ in book.got).values()) == {30}
 
 
+def test_a_queue_is_a_share_without_a_name(server: Server) -> None:
+    """Members by both spellings and in all versions are of one group, beside other groups; what
+    there was as retained comes to nobody. The operator sees the filter as it was written."""
+    book, others = Book(), Book()
+    publisher = mqtt.Client(CallbackAPIVersion.VERSION2)
+    publisher.connect(server.host, server.mqtt_port)
+    publisher.loop_start()
+    publisher.publish("tasks/a", b"old", 1, retain=True).wait_for_publish(SECONDS_MAX)
+    pattern = "$queue/tasks/#"
+    with members(server, book, pattern, *((version, 1) for version in VERSIONS)) as queue:
+        spelled, other = (
+            Member(server, name, mqtt.MQTTv5, seen=seen, pattern=f"$share/{name}/tasks/#", qos=1)
+            for name, seen in (("$queue", book.note), ("other", others.note))
+        )
+        for number in range(40):
+            publisher.publish("tasks/a", b"%d" % number, qos=1).wait_for_publish(SECONDS_MAX)
+        bodies = {b"%d" % number for number in range(40)}
+        book.wait_for(bodies)
+        others.wait_for(bodies)
+        url = f"http://{server.host}:{server.admin_port}/mqtt/session?client_id=$queue"
+        with urllib.request.urlopen(url, timeout=SECONDS_MAX) as answer:
+            assert f'"{pattern}"' in answer.read().decode()
+        for member in (*queue, spelled):
+            member.unsubscribe(pattern)
+        spelled.leave()
+        other.leave()
+    publisher.disconnect()
+    publisher.loop_stop()
+    assert sorted(body for _, body, _ in book.got) == sorted(bodies)
+    assert set(Counter(name for name, *_ in book.got).values()) == {10}
+    assert len(others.got) == 40
+
+
 def test_a_library_without_shared_subscriptions_is_told(start_server: StartServer) -> None:
     server = start_server(**{"mqtt.shared_subscriptions": "false"})
-    for version, code in ((mqtt.MQTTv311, 0x80), (mqtt.MQTTv5, 0x9E)):
+    asked = [(mqtt.MQTTv311, 0x80), (mqtt.MQTTv5, 0x9E)]
+    for (version, code), pattern in product(asked, ("$share/g/a", "$queue/a")):
         answers: SimpleQueue[int] = SimpleQueue()
         client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=version)
-        client.on_connect = lambda found, *_: found.subscribe("$share/g/a", 1)
+        client.on_connect = lambda found, *_, wanted=pattern: found.subscribe(wanted, 1)
         client.on_subscribe = lambda _c, _u, _m, codes, _p, put=answers.put: put(codes[0].value)
         client.connect(server.host, server.mqtt_port)
         client.loop_start()

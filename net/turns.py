@@ -102,3 +102,34 @@ class Turns:
             if self._waiting:
                 self._to_pass = PASSED_COUNT
                 self._schedule()
+
+
+class Chore:
+    """Work that nobody's request is: done in turns with the requests, as long as there is some.
+
+    Args:
+        steps: does what there is to do; it looks for more after each step.
+    """
+
+    def __init__(self, turns: Turns, steps: Callable[[], Iterator[None]]) -> None:
+        self._turns = turns
+        self._steps = steps
+        self._work: Iterator[None] | None = None
+
+    def wake(self) -> None:
+        """There is something to do."""
+        if self._work is None:
+            self._work = self._steps()
+            self._turns.wait(self._take_turn)
+
+    def _take_turn(self) -> None:
+        work, is_done = self._work, True
+        assert work is not None
+        self._turns.begin()
+        try:
+            is_done = self._turns.go_on(work)
+        finally:
+            if is_done:
+                self._work = None
+        if not is_done:
+            self._turns.wait(self._take_turn)

@@ -57,6 +57,11 @@ class AskedSettings(Section):
         """Whether a setting is set that only a plugin has."""
         return bool(self.amqtt_config_file)
 
+    @property
+    def _other_url(self) -> str:
+        """What `ca` and `plain_hosts` may be for, instead of `url`."""
+        return ""
+
     @model_validator(mode="after")
     def _whole(self) -> AskedSettings:
         if self.url and self.amqtt_plugin:
@@ -64,7 +69,8 @@ class AskedSettings(Section):
         if self._of_plugin and not self.amqtt_plugin:
             raise ValueError("amqtt_plugin has to be set, too")
         if not self.url:
-            if self.ca or self.header_file or self.plain_hosts:
+            of_url = not self._other_url and (self.ca or self.plain_hosts)
+            if of_url or self.header_file:
                 raise ValueError("url has to be set, too")
             return self
         try:

@@ -17,7 +17,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -48,7 +48,7 @@ from polymq.logins.outside_logins import OutsideLogins
 from polymq.logs import logger, suppressed_lines
 from polymq.metrics.http import http_probes
 from polymq.metrics.logins import login_probes
-from polymq.metrics.mqtt import is_mqtt, limit_probes, mqtt_probes
+from polymq.metrics.mqtt import event_probes, is_mqtt, limit_probes, mqtt_probes
 from polymq.metrics.queues import queue_probes
 from polymq.metrics.registry import Probe, counter, gauge, make_registry
 from polymq.metrics.rosters import Rosters, roster_probes
@@ -84,14 +84,11 @@ from polymq.servers import (
 from polymq.settings import Settings, is_loopback
 from polymq.store_opening import advice, check_is_whole, code_of, store_settings_of
 from polymq.store_report import store_probes
-from polymq.sys_figures import make_sys_topics
+from polymq.sys_figures import ServerTopics, make_sys_topics
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
 from polymq.tls_files import TlsFiles
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
-
-if TYPE_CHECKING:
-    from polymq.gateways.mqtt.sys_topics import NoSysTopics
 
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16
@@ -386,13 +383,14 @@ class Node:
         settings = self._settings
         bridges = Bridges(settings, self._engine, context, random.random, random_name)
         backups = BackupHandlers(self._engine, self._store, settings.server.data_directory)
-        registry = make_registry([*self._probes(), *bridges.probes(), *backups.probes()])
+        sys_topics: ServerTopics | None = None
+        if settings.mqtt.enabled or settings.mqtt.listeners:
+            sys_topics = self._make_sys_topics(context, bridges.states)
+        events = event_probes(sys_topics and sys_topics.events)
+        registry = make_registry([*self._probes(), *events, *bridges.probes(), *backups.probes()])
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
         self._stack.append(tls_files.stop)
-        sys_topics: NoSysTopics | None = None
-        if settings.mqtt.enabled or settings.mqtt.listeners:
-            sys_topics = self._make_sys_topics(context, bridges.states)
         for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
@@ -447,13 +445,13 @@ class Node:
             ports[secure] = await client.start(host, section.tls_port, tls)
         return ports
 
-    def _make_sys_topics(self, context: Context, bridges: BridgeStates) -> NoSysTopics:
+    def _make_sys_topics(self, context: Context, bridges: BridgeStates) -> ServerTopics:
         return make_sys_topics(
             self._engine,
             self._store,
             context,
+            self._settings,
             servers=self._mqtt_servers,
-            interval_seconds=self._settings.mqtt.sys_interval_seconds,
             bridges=bridges,
         )
 

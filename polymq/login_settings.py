@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
 from polymq.asked_settings import URL_BYTES_MAX, AskedSettings
 from polymq.broker.accounts.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
 from polymq.broker.accounts.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
-from polymq.outside_urls import check_url
+from polymq.outside_urls import check_directory_url, check_url
 from polymq.setting_kinds import Section
+
+USER: Final = "{user}"
+"""What a user's name takes the place of."""
 
 
 def _checked_iterations(count: int) -> int:
@@ -113,6 +116,30 @@ class LoginServiceSettings(AskedSettings):
     permissions of a stored user, such as `devices/${username}/#`."""
     amqtt_subscribe: list[str] = []
     """Topic filters that they may subscribe to."""
+    ldap_url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
+    """Instead of `url`: an LDAP directory, such as "ldaps://ldap.example.com". A user comes in who
+    can bind with the password. ldap:// without `ldap_start_tls` only to this machine and to
+    `plain_hosts`. `ca` has its authorities. Needs `polymq[ldap]`."""
+    ldap_start_tls: bool = False
+    """Whether TLS begins after the connection is made (StartTLS)."""
+    ldap_user_dn: str = ""
+    """What a user binds as, with {user} for the name, such as
+    "uid={user},ou=people,dc=example,dc=com", or "{user}@example.com" for Active Directory. Empty:
+    the entry is searched for."""
+    ldap_search_base: str = ""
+    """Below which entry users are searched for."""
+    ldap_search_filter: str = "(uid={user})"
+    """The filter that finds the entry of a user. Groups can be a part of it. Users that it does not
+    find are left to the users that are stored here."""
+    ldap_bind_dn: str = ""
+    """Who searches. Empty: nobody in particular (an anonymous bind)."""
+    ldap_bind_password_file: str = ""
+    """File with the password of `ldap_bind_dn`, mode 0600."""
+    ldap_publish: list[str] = []
+    """Topic filters that the clients which the directory lets in may publish to, beside the
+    permissions of a stored user, such as `devices/${username}/#`."""
+    ldap_subscribe: list[str] = []
+    """Topic filters that they may subscribe to."""
     timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
     """How long a question may wait for its turn, and how long the service may take to answer
     it. MQTT and AMQP clients have about ten seconds to log in."""
@@ -124,3 +151,36 @@ class LoginServiceSettings(AskedSettings):
     @property
     def _of_plugin(self) -> bool:
         return bool(self.amqtt_config_file or self.amqtt_publish or self.amqtt_subscribe)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is asked."""
+        return bool(self.url or self.amqtt_plugin or self.ldap_url)
+
+    @property
+    def _other_url(self) -> str:
+        return self.ldap_url
+
+    @model_validator(mode="after")
+    def _whole_ldap(self) -> LoginServiceSettings:
+        if not self.ldap_url:
+            fields = type(self).model_fields.items()
+            own = [(name, field.default) for name, field in fields if name.startswith("ldap_")]
+            if any(getattr(self, name) != default for name, default in own):
+                raise ValueError("ldap_url has to be set, too")
+            return self
+        if self.url or self.amqtt_plugin:
+            raise ValueError("set only one of url, amqtt_plugin and ldap_url")
+        if bool(self.ldap_user_dn) == bool(self.ldap_search_base):
+            raise ValueError("set one of ldap_user_dn and ldap_search_base")
+        pattern = self.ldap_user_dn or self.ldap_search_filter
+        if USER not in pattern:
+            name = "ldap_user_dn" if self.ldap_user_dn else "ldap_search_filter"
+            raise ValueError(f"{name} has to contain {USER}")
+        if bool(self.ldap_bind_dn) != bool(self.ldap_bind_password_file):
+            raise ValueError("ldap_bind_dn and ldap_bind_password_file belong together")
+        try:
+            check_directory_url(self.ldap_url, self.plain_hosts, start_tls=self.ldap_start_tls)
+        except ValueError as error:
+            raise ValueError(f"ldap_url {error}") from error
+        return self

@@ -30,7 +30,7 @@ from polymq.tls_files import TlsFiles, tls_of
 
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.server import Server
-    from polymq.gateways.mqtt.sys_topics import NoSysTopics
+    from polymq.sys_figures import ServerTopics
 
 LEVELS: Final = {"3.1": 3, "3.1.1": 4, "5": 5}
 """The protocol levels of MQTT's versions (3.1.1 part 3.1.2.2)."""
@@ -126,7 +126,7 @@ def make_listener(
     listener: MqttListener,
     engine: BrokerPort,
     context: Context,
-    sys_topics: NoSysTopics | None = None,
+    sys_topics: ServerTopics | None = None,
 ) -> Server:
     """The server of one listener."""
     from polymq.gateways.mqtt.identity import proxied_user, user_of
@@ -148,6 +148,9 @@ def make_listener(
         mount_point=listener.mount_point,
         other_mount_points=mount_points(settings, without=listener.mount_point),
     )
+    seen = None
+    if sys_topics is not None:
+        seen = sys_topics.everywhere if listener.mount_point else sys_topics.whole
     websocket = None
     if listener.type == "websocket":
         websocket = make_offer(
@@ -158,7 +161,8 @@ def make_listener(
     return Server(
         port=engine,
         context=context,
-        sys_topics=sys_topics,
+        sys_topics=seen,
+        client_events=sys_topics and sys_topics.events,
         rewriting=rewriting_of(settings),
         auto_subscriptions=auto_subscriptions_of(settings),
         limits=limits,
@@ -175,7 +179,7 @@ async def open_websockets(
     context: Context,
     tls_files: TlsFiles,
     opened: Callable[[str, GatewayServer], None],
-    sys_topics: NoSysTopics | None = None,
+    sys_topics: ServerTopics | None = None,
 ) -> dict[str, int | None]:
     """Open the ports of `[mqtt]` for MQTT over WebSocket, as `open_listeners` does.
 
@@ -209,13 +213,13 @@ async def open_listeners(
     context: Context,
     tls_files: TlsFiles,
     opened: Callable[[str, GatewayServer], None],
-    sys_topics: NoSysTopics | None = None,
+    sys_topics: ServerTopics | None = None,
 ) -> dict[str, int | str]:
     """Open all, in their order.
 
     Args:
         opened: told of each with its label, before it listens.
-        sys_topics: what their clients get of `$SYS/broker/...`.
+        sys_topics: what their clients get of `$SYS/...`.
 
     Returns:
         By name: the port, or the path of the socket.

@@ -164,8 +164,9 @@ class MqttSettings(ListenerSettings):
     follower: "HOST" or "HOST:PORT", or several of them with spaces between. They get reason code
     0x9C (Use another server) with it. Empty: they get 0x8B or 0x88 and no server."""
     shared_subscriptions: bool = True
-    """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}`. If false,
-    such filters are refused (0x9E, before MQTT 5 0x80). Shares that there are go on."""
+    """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}` and
+    `$queue/{filter}`. If false, such filters are refused (0x9E, before MQTT 5 0x80). Shares that
+    there are go on."""
     shared_subscription_strategy: Literal["round_robin", "sticky", "hash_client", "hash_topic"] = (
         "round_robin"
     )
@@ -204,6 +205,12 @@ class MqttSettings(ListenerSettings):
     sys_interval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """How often the values of the topics below $SYS/broker/ are published to clients that are
     subscribed to them. 0: there are no such topics. The default is mosquitto's."""
+    client_events: list[Literal["connected", "disconnected", "subscribed", "unsubscribed"]] = []
+    """Which events of clients are published below $SYS/brokers/NAME/clients/CLIENT_ID/, as in EMQX.
+    NAME is `names.broker`. Whoever may subscribe below $SYS sees client identifiers, user names,
+    addresses and topic filters."""
+    client_events_rate_max: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """How many of these events are published in a second. The others are left out, and counted."""
     rewrite: Annotated[list[RewriteSettings], Field(max_length=RULES_MAX)] = []
     """Rules by which clients publish and subscribe to other topics than they ask for, such as
     {action = "all", source = "old/+/#", destination = "new/$2/$1"}: `$1` is what the first wildcard

@@ -29,6 +29,30 @@ def check_url(text: str, plain_hosts: Collection[str] = ()) -> None:
         raise ValueError(f"must begin with https://, because {host} is another machine")
 
 
+def check_directory_url(text: str, plain_hosts: Collection[str] = (), *, start_tls: bool) -> None:
+    """Whether an LDAP directory may be asked.
+
+    Args:
+        plain_hosts: hosts that may be asked without TLS.
+        start_tls: TLS begins after the connection is made.
+
+    Raises:
+        ValueError: with a sentence for the operator.
+    """
+    parts = urlsplit(text)
+    host = parts.hostname or ""
+    if parts.scheme not in ("ldap", "ldaps") or not host or parts.port == 0:
+        raise ValueError("must be a URL, such as ldaps://ldap.example.com")
+    if parts.netloc.rpartition("@")[0] or parts.path not in ("", "/") or parts.query:
+        raise ValueError("must have a host and a port only: names have settings of their own")
+    if parts.scheme == "ldaps" and start_tls:
+        raise ValueError("has TLS already: unset ldap_start_tls")
+    is_plain = parts.scheme == "ldap" and not start_tls
+    if is_plain and not _is_loopback(host) and host not in plain_hosts:
+        text = "must begin with ldaps://, or ldap_start_tls has to be set"
+        raise ValueError(f"{text}, because {host} is another machine")
+
+
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True

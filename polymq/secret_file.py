@@ -11,11 +11,12 @@ SECRET_SIZE_MIN: Final = 16
 """Bytes: half of what `openssl rand -hex 16` gives, and still no word."""
 
 
-def read_secret_file(path: str, setting: str) -> bytes:
+def read_secret_file(path: str, setting: str, *, size_min: int = SECRET_SIZE_MIN) -> bytes:
     """What stands in the file, without the end of its line.
 
     Args:
         setting: that names the file.
+        size_min: bytes that the secret has at least.
 
     Raises:
         Failure: USAGE, it cannot be read, others can read it, or it is too short.
@@ -28,7 +29,7 @@ def read_secret_file(path: str, setting: str) -> bytes:
     if open_to_others:
         text = f"{setting} {path} can be read by others: chmod 600 {path}"
         raise Failure(ExitCode.USAGE, text)
-    if len(secret) < SECRET_SIZE_MIN:
-        text = f"the secret in {path} has {len(secret)} bytes: make it at least {SECRET_SIZE_MIN}"
+    if len(secret) < size_min:
+        text = f"the secret in {path} has {len(secret)} bytes: make it at least {size_min}"
         raise Failure(ExitCode.USAGE, text)
     return secret

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
     from polymq.gateways.mqtt.limits import Limits as MqttLimits
     from polymq.gateways.mqtt.rewriting import Rewriting
-    from polymq.gateways.mqtt.sys_topics import NoSysTopics
+    from polymq.sys_figures import ServerTopics
 
 
 class GatewayServer(Protocol):
@@ -67,7 +67,7 @@ def make_mqtt(
     engine: BrokerPort,
     context: Context,
     _registry: CollectorRegistry,
-    sys_topics: NoSysTopics | None = None,
+    sys_topics: ServerTopics | None = None,
 ) -> GatewayServer:
     """MQTT over TCP."""
     from polymq.gateways.mqtt.identity import user_of
@@ -83,7 +83,8 @@ def make_mqtt(
             user_of=user_of(settings.mqtt.user_from_certificate),
             other_mount_points=mount_points(settings),
         ),
-        sys_topics=sys_topics,
+        sys_topics=sys_topics and sys_topics.whole,
+        client_events=sys_topics and sys_topics.events,
         rewriting=rewriting_of(settings),
         auto_subscriptions=auto_subscriptions_of(settings),
     )
@@ -93,7 +94,7 @@ def make_mqtt_websocket(
     settings: Settings,
     engine: BrokerPort,
     context: Context,
-    sys_topics: NoSysTopics | None = None,
+    sys_topics: ServerTopics | None = None,
 ) -> GatewayServer:
     """MQTT over WebSocket."""
     from polymq.gateways.mqtt.identity import user_of
@@ -116,7 +117,8 @@ def make_mqtt_websocket(
             origins=settings.mqtt.websocket_origins,
             packet_bytes_max=limits.packet_bytes_max,
         ),
-        sys_topics=sys_topics,
+        sys_topics=sys_topics and sys_topics.whole,
+        client_events=sys_topics and sys_topics.events,
         rewriting=rewriting_of(settings),
         auto_subscriptions=auto_subscriptions_of(settings),
     )

@@ -1,4 +1,5 @@
-"""The figures of `$SYS/broker/...`, from where `/metrics` has them. A part of the composition root.
+"""`$SYS/...`, put together: the figures, from where `/metrics` has them, and what clients do. It is
+a part of the composition root.
 
 Imports stand inside the functions: what no listener needs is not loaded.
 """
@@ -9,54 +10,86 @@ import os
 import resource
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polymq import program_version
 from polymq.broker.engine import Engine
 from polymq.core_log.store import Store
 from polymq.metrics.mqtt import totals
 from polymq.net.connection import Context
+from polymq.settings import Settings
 
 if TYPE_CHECKING:
+    from polymq.gateways.mqtt.client_events import ClientEvents
     from polymq.gateways.mqtt.sys_figures import Figures
-    from polymq.gateways.mqtt.sys_topics import NoSysTopics
+    from polymq.gateways.mqtt.sys_topics import SysTopics
 
 TOPICS_AT_ONCE: Final = 500
 """Topics that one step looks at: 0.2 ms."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
+class ServerTopics(NamedTuple):
+    """What a server's MQTT listeners have of `$SYS/...`.
+
+    Attributes:
+        everywhere: for listeners with a mount point: they do not see who else is there.
+        whole: for all others.
+        events: told what clients do; None: there are no such topics.
+    """
+
+    everywhere: SysTopics
+    whole: SysTopics
+    events: ClientEvents | None
+
+
 def make_sys_topics(
     engine: Engine,
     store: Store,
     context: Context,
+    settings: Settings,
     *,
     servers: Callable[[], Iterable[object]],
-    interval_seconds: float,
     bridges: Callable[[], Mapping[str, bool]] = dict,
-) -> NoSysTopics:
-    """`$SYS/broker/...`, one for all MQTT listeners.
+) -> ServerTopics:
+    """These topics, one for all MQTT listeners.
 
     Args:
         servers: the MQTT servers that are made.
-        interval_seconds: how often values are published at most; 0: there are none.
         bridges: by name, whether each is connected.
     """
-    from polymq.gateways.mqtt.sys_topics import NoSysTopics, SysTopics
+    from polymq.gateways.mqtt.client_events import ClientEvents
+    from polymq.gateways.mqtt.sys_topics import SysPart, SysTopics
+    from polymq.gateways.mqtt.sys_values import SysValues
 
-    if not interval_seconds:
-        return NoSysTopics()
-    return SysTopics(
-        context=context,
-        figures=partial(figures, engine, store, servers),
-        connected=lambda: totals(servers())["clients_now"],
-        interval_seconds=interval_seconds,
-        bridges=bridges,
-    )
+    mqtt, parts, events = settings.mqtt, list[SysPart](), None
+    if mqtt.client_events:
+        events = ClientEvents(
+            context=context,
+            name=settings.names.broker,
+            kinds=mqtt.client_events,
+            rate_max=mqtt.client_events_rate_max,
+        )
+    if mqtt.sys_interval_seconds:
+        values = SysValues(
+            context=context,
+            figures=partial(figures, engine, store, servers, events),
+            connected=lambda: totals(servers())["clients_now"],
+            interval_seconds=mqtt.sys_interval_seconds,
+            bridges=bridges,
+        )
+        parts.append(values)
+    everywhere = whole = SysTopics(parts)
+    if events is not None:
+        whole = SysTopics([*parts, events])
+    return ServerTopics(everywhere, whole, events)
 
 
 def figures(
-    engine: Engine, store: Store, servers: Callable[[], Iterable[object]]
+    engine: Engine,
+    store: Store,
+    servers: Callable[[], Iterable[object]],
+    events: ClientEvents | None = None,
 ) -> Generator[None, None, Figures]:
     """Collect the figures, in steps."""
     from polymq.gateways.mqtt.sys_figures import Figures
@@ -89,6 +122,7 @@ def figures(
         publish_bytes_sent=counted["publish_bytes_sent"],
         bytes_received=counted["bytes_received"],
         bytes_sent=counted["bytes_sent"],
+        events_omitted=0 if events is None else events.omitted["rate"],
         stored=stored,
         log_bytes=store.log.appended - store.log.start,
         memory_bytes=_memory_bytes(),

@@ -39,9 +39,10 @@ def subscribe_client(
     features: Features,
     client_id: str,
     user: str,
+    noted_max: int = 0,
 ) -> Outcome | None:
     """Give a client that has connected its subscriptions; None if there are none."""
-    outcome = Outcome(session.position)
+    outcome = Outcome(session.position, noted_max=noted_max)
     found = False
     for asked, name in filters_of(subscriptions, client_id, user):
         try:

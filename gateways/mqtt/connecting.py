@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from polymq.broker.port import AskedAs, Reason, Refused, Session
+from polymq.broker.port import AskedAs, ConnectedClient, Reason, Refused, Session
 from polymq.broker.port import Will as StoredWill
 from polymq.gateways.mqtt.aliases import OutgoingAliases
 from polymq.gateways.mqtt.asking import about_filters, about_will
@@ -63,6 +63,7 @@ class Connecting(SocketConnection):
         self._client_id = ""  # for log lines
         self._is_bridge = False  # another broker's, and says so
         self._login: Login | None = None  # from CONNECT to CONNACK
+        self._announced: ConnectedClient | None = None  # from CONNACK to the end
         self._keep_alive = 0.0  # seconds without a packet that are too many; 0: never
         self._principal = ""  # who logged in
         self._authentication: Authentication | None = None  # while AUTH packets are exchanged
@@ -111,6 +112,12 @@ class Connecting(SocketConnection):
     def _user(self) -> str:
         """The name of the user that logged in; empty if it is nobody's."""
         return "" if self._principal == ANONYMOUS else self._principal
+
+    @property
+    def _noted_max(self) -> int:
+        """How many filters of one packet are worth noting."""
+        events = self._shared.client_events
+        return 0 if events is None else events.noted_max
 
     # --- before the login is known ----------------------------------------------------------
 
@@ -469,7 +476,7 @@ class Connecting(SocketConnection):
         self.deadline(self.heard_at + self._keep_alive if self._keep_alive else None)
         self.fast_path.waiting += 1
         durability = self._port.state_durability
-        self._port.when_committed(session.position, durability, self._accepted, session)
+        self._port.when_committed(session.position, durability, self._accepted, session, client)
 
     def _refuse(self, reason: ReasonCode, text: str) -> None:
         """Nothing that comes after is looked at [MQTT-3.1.4-5]; there is no will to publish."""
@@ -482,7 +489,7 @@ class Connecting(SocketConnection):
             self.write(answer)
         self._finish()
 
-    def _accepted(self, session: Session) -> None:
+    def _accepted(self, session: Session, client: ConnectedClient) -> None:
         self.fast_path.waiting -= 1
         login, self._login = self._login, None
         if self._session is not session or login is None:
@@ -491,6 +498,12 @@ class Connecting(SocketConnection):
         properties = login.properties(session, self._limits, self._user)
         self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
+        self._announced = client
+        events = self._shared.client_events
+        if events is not None:
+            events.connected(
+                client, clean=login.packet.clean, expiry_seconds=session.expiry_seconds
+            )
         self._shared.sys_topics.came(self.fast_path, self._port.principal.check_read)
         before = self._port.principal.know(login.answers)
         outcome = subscribe_client(
@@ -500,6 +513,7 @@ class Connecting(SocketConnection):
             self._limits.features,
             login.own_id,
             self._user,
+            self._noted_max,
         )
         self._port.principal.know(before)
         if outcome is not None:

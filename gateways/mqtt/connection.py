@@ -24,7 +24,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from polymq.broker.port import (
     LOGIN_EXPIRED,
@@ -270,6 +270,7 @@ class Connection(Connecting):
         if self._has_part:
             self._has_part = False
             self._shared.uploads.reserve(self, 0)
+        self._tell_of_end(reason)
         self._core.close()
         self._reading.forget()
         if self._take_back is not None:
@@ -283,6 +284,19 @@ class Connection(Connecting):
         if not self.closing:
             self.close()
             self.deadline(self.context.now() + self._limits.close_seconds_max)
+
+    def _tell_of_end(self, reason: ReasonCode | None) -> None:
+        """Tell those who watch clients; nothing of one that did not get its CONNACK."""
+        client, self._announced = self._announced, None
+        events = self._shared.client_events
+        if client is not None and events is not None:
+            events.disconnected(client, reason, said=self._core.state is State.CLOSED)
+
+    def _tell_of_filters(self, kind: Literal["subscribed", "unsubscribed"], done: Outcome) -> None:
+        """Tell those who watch clients which filters this one has, or has not any more."""
+        events = self._shared.client_events
+        if events is not None and self._announced is not None and done.noted:
+            events.filters_changed(kind, self._announced, done.noted, done.done_count)
 
     def leave(self) -> None:
         """The server stops: close as soon as the answers that wait for a commit have left."""
@@ -347,6 +361,7 @@ class Connection(Connecting):
             self._client_id,
             self._limits.features,
             self._ask_about_filters if self.fast_path.asks else None,
+            self._noted_max,
         )
         self._counters.filters_refused += outcome.refused
         if packet.level == MQTT_5:
@@ -383,13 +398,17 @@ class Connection(Connecting):
         if session is not None:
             for address, since in outcome.replayed.items():
                 session.replay_retained(address, since)
-            self._shared.sys_topics.subscribed_all(self.fast_path, outcome.of_server)
+            self._shared.sys_topics.subscribed(self.fast_path, outcome.of_server)
+            self._tell_of_filters("subscribed", outcome)
         self.leave_if_done()
 
     def _unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         session = self._session
         assert session is not None
-        outcome = yield from unsubscribe(packet, session, self._mapping, self._client_id)
+        outcome = yield from unsubscribe(
+            packet, session, self._mapping, self._client_id, self._noted_max
+        )
+        self._tell_of_filters("unsubscribed", outcome)
         for address in outcome.ended:
             self._shared.sys_topics.unsubscribed(self.fast_path, address)
         # Also for filters that were not there [MQTT-3.10.4-5].

@@ -46,7 +46,8 @@ class Features:
     wildcards: bool = True
     """Whether topic filters may have wildcards. If not, MQTT 5 closes; 3.1.1 refuses the filter."""
     shared_subscriptions: bool = True
-    """Whether clients may share subscriptions. If not, a filter `$share/...` is refused."""
+    """Whether clients may share subscriptions. If not, filters `$share/...` and `$queue/...` are
+    refused."""
     subscription_identifiers: bool = True
     """Whether SUBSCRIBE may have one. Only MQTT 5 has them."""
     payload_format_checked: bool = False

@@ -29,7 +29,7 @@ Other protocols have names that a topic name must not contain. They are escaped 
 publish to `$SYS/...` is dropped, and before MQTT 5 acknowledged, because bridges publish there
 (`is_ignored`). These topics are at `$SYS` with a fixed topic as well. A filter
 `$share/{ShareName}/{filter}` is not a filter but a name and a filter (5.0 part 4.8.2), in every
-version of MQTT.
+version of MQTT; `$queue/{filter}` is one with a name of its own (`topic_filters.QUEUE`).
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ from polymq.gateways.mqtt.kernels.codes import (
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.rewriting import Rewriting
+from polymq.gateways.mqtt.topic_filters import QUEUE, SHARE, is_shared_filter
 from polymq.gateways.mqtt.translating import ORIGIN_PROPERTY
 
 TOPIC_BYTES_MAX: Final = 65_535
@@ -159,15 +160,11 @@ def is_ignored(topic: bytes) -> bool:
     return topic.startswith(b"$SYS/") or topic == b"$SYS"
 
 
-def is_shared_filter(pattern: str) -> bool:
-    """Whether it is one of a shared subscription, right or wrong."""
-    return pattern == "$share" or pattern.startswith("$share/")
-
-
 def split_shared_filter(pattern: str) -> tuple[str, str]:
-    """The ShareName and the filter in `$share/{ShareName}/{filter}`. Raises Refused: BAD_NAME: one
-    is empty, or the name has `+` or `#` [MQTT-4.8.2-1], [MQTT-4.8.2-2]."""
-    _, name, shared = [*pattern.split("/", 2), "", ""][:3]
+    """The ShareName and the filter in `$share/{ShareName}/{filter}` or `$queue/{filter}`. Raises
+    Refused: BAD_NAME: one is empty, or the name has `+` or `#` [MQTT-4.8.2-1], [MQTT-4.8.2-2]."""
+    begin, _, rest = pattern.partition("/")
+    name, _, shared = rest.partition("/") if begin == SHARE else (QUEUE, "", rest)
     if not name or "+" in name or "#" in name:
         raise Refused(
             Reason.BAD_NAME,
@@ -190,6 +187,16 @@ def broker_name(address: Address) -> str:
     return "/".join(levels) or NO_NAME
 
 
+def level_text(name: str) -> str:
+    """Any name as one level of a topic name that the server makes."""
+    return _escape(_TOPIC_ESCAPED, name)
+
+
+def level_of(text: str) -> str:
+    """A level of a topic name or filter, behind the first, as the level of an address."""
+    return _unescape(_TAG_ESCAPES, text).replace(".", "/")
+
+
 NO_REWRITING: Final = Rewriting()
 EXCLUSIVE: Final = "$exclusive/"
 
@@ -200,7 +207,7 @@ def without_exclusive(pattern: str) -> tuple[str, bool]:
     if not pattern.startswith(EXCLUSIVE):
         return pattern, False
     inner = pattern[len(EXCLUSIVE) :]
-    if not inner or inner.startswith(("$share/", EXCLUSIVE)):
+    if not inner or inner.startswith(EXCLUSIVE) or is_shared_filter(inner):
         raise Refused(
             Reason.BAD_NAME, "an exclusive subscription is to $exclusive/ and an ordinary filter"
         )
@@ -429,8 +436,7 @@ class TopicMapping:
             address.append(_unescape(_TOPIC_ESCAPES, levels.pop(0)))
         wildcards = {"+": ONE_LEVEL, "#": REST}
         for level in levels:
-            wildcard = wildcards.get(level)
-            address.append(wildcard or _unescape(_TAG_ESCAPES, level).replace(".", "/"))
+            address.append(wildcards.get(level) or level_of(level))
         return tuple(address)
 
     def mounted(self, pattern: str) -> str:

@@ -36,6 +36,7 @@ from polymq.gateways.mqtt.properties import (
     encode_properties,
 )
 from polymq.gateways.mqtt.reason_codes import CONNECT_CODES_3, ReasonCode
+from polymq.gateways.mqtt.topic_filters import is_shared_filter
 
 MQTT_3_1: Final = 3
 MQTT_3_1_1: Final = 4
@@ -157,7 +158,7 @@ class Subscribe:
             if self.level < MQTT_5:
                 if options > 2:
                     raise malformed("MQTT-3-8.3-4", "a requested QoS is not 0, 1 or 2")
-                is_own = self.is_bridge and not pattern.startswith("$share/")
+                is_own = self.is_bridge and not is_shared_filter(pattern)
                 yield Requested(pattern, qos, is_own, is_own)
                 continue
             if options & 0xC0:

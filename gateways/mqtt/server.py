@@ -10,6 +10,7 @@ from functools import partial
 
 from polymq.broker.port import BrokerPort, StorageFailed
 from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
+from polymq.gateways.mqtt.client_events import ClientEvents
 from polymq.gateways.mqtt.connection import Connection
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import NO_REWRITING, TopicMapping
@@ -17,7 +18,7 @@ from polymq.gateways.mqtt.reason_counts import ReasonCounts
 from polymq.gateways.mqtt.rewriting import Rewriting
 from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.shared import Counters, Shared
-from polymq.gateways.mqtt.sys_topics import NoSysTopics
+from polymq.gateways.mqtt.sys_topics import SysTopics
 from polymq.gateways.mqtt.websocket import make_connection
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import BACKLOG, CannotListen, Listener, listen
@@ -47,7 +48,8 @@ class Server:
             them; None: it is for MQTT over TCP.
         rules: what it asks of its clients; by default nothing.
         proxies: behind which its clients are; None: they connect by themselves.
-        sys_topics: what clients get of `$SYS/broker/...`; None: nothing.
+        sys_topics: what clients get of `$SYS/...`; None: nothing.
+        client_events: told what they do; None: nobody wants to know.
         rewriting: where clients publish and subscribe instead of where they ask for.
         auto_subscriptions: what each client is subscribed to when it connects.
     """
@@ -63,7 +65,8 @@ class Server:
         websocket: Offer | None = None,
         rules: Rules | None = None,
         proxies: Proxies | None = None,
-        sys_topics: NoSysTopics | None = None,
+        sys_topics: SysTopics | None = None,
+        client_events: ClientEvents | None = None,
         rewriting: Rewriting = NO_REWRITING,
         auto_subscriptions: Sequence[AutoSubscription] = (),
     ) -> None:
@@ -82,7 +85,8 @@ class Server:
             ),
             new_client_id=new_client_id,
             rules=rules,
-            sys_topics=sys_topics or NoSysTopics(),
+            sys_topics=sys_topics or SysTopics(),
+            client_events=client_events,
             auto_subscriptions=auto_subscriptions,
         )
         self._proxies = proxies

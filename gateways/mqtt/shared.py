@@ -9,6 +9,7 @@ from typing import Final
 
 from polymq.broker.port import BrokerPort, Position
 from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
+from polymq.gateways.mqtt.client_events import ClientEvents
 from polymq.gateways.mqtt.kernels.batch_path import BatchPath
 from polymq.gateways.mqtt.kernels.fast_path import SharedPaths
 from polymq.gateways.mqtt.limits import Limits
@@ -16,7 +17,7 @@ from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.protocol import Inbox
 from polymq.gateways.mqtt.reason_counts import ReasonCounts
 from polymq.gateways.mqtt.rules import Rules
-from polymq.gateways.mqtt.sys_topics import NoSysTopics
+from polymq.gateways.mqtt.sys_topics import SysTopics
 from polymq.gateways.mqtt.uploads import Uploads
 from polymq.net.connection import Context
 from polymq.net.kernels.streams import Traffic
@@ -73,7 +74,9 @@ class Shared:
     """Bytes kept for connections whose login is not known yet (`limits.early_bytes_max`)."""
     traffic: Traffic = field(default_factory=Traffic)
     """The bytes of the connections."""
-    sys_topics: NoSysTopics = field(default_factory=NoSysTopics)
+    sys_topics: SysTopics = field(default_factory=SysTopics)
+    client_events: ClientEvents | None = None
+    """Told what clients do; None: nobody wants to know."""
     auto_subscriptions: Sequence[AutoSubscription] = ()
     """What each client is subscribed to when it connects."""
     once_position: Position = NOWHERE

@@ -4,8 +4,9 @@ A packet that breaks the protocol changes nothing: all its filters are looked at
 them is carried out. A filter that is refused has its own code in the answer, and the others are
 carried out [MQTT-3.8.4-6].
 
-Shared subscriptions (`$share/...`) get no retained messages (5.0 part 4.8.2), and cannot be with No
-Local: the member that published a message is as good as any other [MQTT-3.8.3-4].
+Shared subscriptions (`$share/...`, `$queue/...`) get no retained messages (5.0 part 4.8.2), and
+cannot be with No Local: the member that published a message is as good as any other
+[MQTT-3.8.3-4].
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from polymq.broker.port import (
     is_shared,
     pattern_of,
 )
+from polymq.gateways.mqtt.client_events import Subscribed
 from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.features import Features, NotOffered
 from polymq.gateways.mqtt.mapping import (
     SUBSCRIBE_REASONS,
     TopicMapping,
-    is_shared_filter,
     without_exclusive,
 )
 from polymq.gateways.mqtt.packets import MQTT_5, Subscribe, Unsubscribe
 from polymq.gateways.mqtt.reason_codes import SUBSCRIBE_FAILURE, ReasonCode
+from polymq.gateways.mqtt.topic_filters import is_shared_filter
 from polymq.net.turns import WAITS
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Outcome:
         no_local: one of them is with No Local.
         refused: how many filters were.
         refusal: why the first of them was, in words; empty: none was.
+        noted: the first of the filters that were added or removed, `noted_max` at most.
     """
 
     position: Position
@@ -70,6 +73,19 @@ class Outcome:
     no_local: bool = False
     refused: int = 0
     refusal: str = ""
+    noted_max: int = 0
+    noted: list[Subscribed] = field(default_factory=list)
+
+    @property
+    def done_count(self) -> int:
+        """How many filters were added or removed."""
+        missing = self.codes.count(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        return len(self.codes) - self.refused - missing
+
+    def note(self, filter_: Subscribed) -> None:
+        """One more filter was added or removed."""
+        if len(self.noted) < self.noted_max:
+            self.noted.append(filter_)
 
     def refuse(self, pattern: str, error: Refused) -> None:
         """One more filter is refused."""
@@ -86,6 +102,7 @@ def subscribe(
     client_id: str,
     features: Features = ALL_FEATURES,
     ask: Callable[[Sequence[str]], bool] | None = None,
+    noted_max: int = 0,
 ) -> Generator[object, None, Outcome]:
     """Add or replace the subscriptions of a packet. Raises RemoteProtocolError.
 
@@ -109,7 +126,7 @@ def subscribe(
                 ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
             )
         yield None
-    outcome = Outcome(session.position)
+    outcome = Outcome(session.position, noted_max=noted_max)
     ahead = packet.filters()  # of those that are asked about: before they are carried out
     for pattern, qos, no_local, as_published, handling in packet.filters():
         if ask is not None and len(outcome.codes) % ASKED_AHEAD == 0:
@@ -176,7 +193,7 @@ def add_subscription(
     if is_shared(address) and pattern_of(address)[0] == SYS_TOPIC:
         raise NotOffered(
             ReasonCode.TOPIC_FILTER_INVALID,
-            "topics of $SYS cannot be shared: subscribe to them without $share",
+            "topics of $SYS cannot be shared: subscribe to them without $share and $queue",
         )
     granted = min(qos, features.qos_max)  # [MQTT-3.2.2-10]
     options = SubscriptionOptions(
@@ -197,6 +214,7 @@ def add_subscription(
         outcome.of_server[address] = options, replay
     elif replay:
         outcome.replayed[address] = since
+    outcome.note(Subscribed(pattern, options, handling))
     return granted
 
 
@@ -206,13 +224,17 @@ def has_wildcard(pattern: str) -> bool:
 
 
 def unsubscribe(
-    packet: Unsubscribe, session: Session, mapping: TopicMapping, client_id: str
+    packet: Unsubscribe,
+    session: Session,
+    mapping: TopicMapping,
+    client_id: str,
+    noted_max: int = 0,
 ) -> Generator[None, None, Outcome]:
     """Remove the subscriptions of a packet. Raises RemoteProtocolError, and BrokerError where the
     log takes nothing: before MQTT 5, UNSUBACK cannot say no."""
     for _ in packet.filters():
         yield
-    outcome = Outcome(session.position)
+    outcome = Outcome(session.position, noted_max=noted_max)
     for pattern in packet.filters():
         code = ReasonCode.NO_SUBSCRIPTION_EXISTED  # [MQTT-3.10.4-5]
         try:
@@ -223,6 +245,7 @@ def unsubscribe(
         else:
             if session.is_subscribed(address):
                 code = ReasonCode.SUCCESS
+                outcome.note(Subscribed(pattern))
             outcome.position = max(outcome.position, session.unsubscribe(address))
             if address[0] == SYS_TOPIC:
                 outcome.ended.append(address)

@@ -36,6 +36,7 @@ class Figures:
         publish_bytes_received, publish_bytes_sent: bytes of these packets.
         bytes_received, bytes_sent: bytes of the connections, without TLS.
         stored: messages that were stored in the topics.
+        events_omitted: events of clients that were left out, because they were too many.
         log_bytes: of the commit log.
         memory_bytes, memory_bytes_max: of the process, now and at most; 0 where unknown.
     """
@@ -59,6 +60,7 @@ class Figures:
     bytes_received: int = 0
     bytes_sent: int = 0
     stored: int = 0
+    events_omitted: int = 0
     log_bytes: int = 0
     memory_bytes: int = 0
     memory_bytes_max: int = 0
@@ -141,6 +143,7 @@ def texts(
         "retained messages/count": figures.retained,
         "store/messages/count": figures.stored,
         "store/messages/bytes": figures.log_bytes,
+        "events/omitted": figures.events_omitted,
         "heap/current": figures.memory_bytes,
         "heap/maximum": figures.memory_bytes_max,
     }

@@ -1,48 +1,25 @@
-"""`$SYS/broker/...`: what the server publishes of itself to whoever subscribes.
+"""`$SYS/...`: topics that the server itself publishes to whoever subscribes.
 
-The values are not messages of the log: they would fill disks and replicas with noise. They are made
-when they are due, and sent with QoS 0 to those who are connected.
+What is published there are no messages of the log: they would fill disks and replicas with noise.
+They are sent with QoS 0 to those who are connected. A subscription is the session's like any other,
+in the log and as to rights; here is who is connected, and has which of them.
 
-Rules:
-
-* Nothing is computed and no timer runs while nobody subscribes to a topic that there is.
-* A value is sent when it has changed since the receiver got it. A receiver that reads slowly misses
-  values, and gets the latest when it has room.
-* The values that a new subscription gets have RETAIN; others have it where the subscription is with
-  Retain As Published.
-* Packets are made once for all receivers that get the same, and sent in turns with the other work
-  of the loop (`net/turns.py`): ten thousand receivers do not stop it.
-* A subscription is the session's like any other, in the log and as to rights. Here is what is
-  connected: at each sending the session is asked whether it still has the subscription.
+There are two kinds, each a part of `SysTopics`: values that are sent when they change
+(`sys_values.py`), and what clients do (`client_events.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from polymq.broker.port import (
-    ONE_LEVEL,
-    REST,
-    SYS_TOPIC,
-    Address,
-    Refused,
-    Session,
-    SubscriptionOptions,
-)
-from polymq.gateways.mqtt.fields import encode_field, encode_length
-from polymq.gateways.mqtt.kernels.codes import FLAG_RETAIN, SUBSCRIPTION_IDENTIFIER
-from polymq.gateways.mqtt.sys_figures import NAMES, PREFIX, Figures, Means, texts
-from polymq.net.connection import Context
+from polymq.broker.port import SYS_TOPIC, Address, Refused, Session, SubscriptionOptions
+from polymq.gateways.mqtt.fields import encode_length
+from polymq.gateways.mqtt.kernels.codes import SUBSCRIPTION_IDENTIFIER
 
-FRAMES_MAX: Final = 256
-"""Packets that are kept for further receivers. Receivers that lag, and subscription identifiers,
-need some of their own."""
-BRIDGE_STATE: Final = "connection/{}/state"
-"""The name of the topic that says whether a bridge is connected, as mosquitto has it."""
-_PUBLISH: Final = 0x30
+PUBLISH: Final = 0x30
+"""The first byte of a PUBLISH with QoS 0."""
 
 
 class Receiver(Protocol):
@@ -60,53 +37,12 @@ class Receiver(Protocol):
         """Send so many PUBLISH packets."""
 
 
-class _Filter:
-    """One filter, and those who are subscribed to it.
+class SysPart(Protocol):
+    """Some of these topics. A session may lose a subscription without a word: whoever sends asks it
+    first."""
 
-    Attributes:
-        matched: which topics match; at least one.
-    """
-
-    __slots__ = ("matched", "members")
-
-    def __init__(self, matched: tuple[int, ...]) -> None:
-        self.matched = matched
-        self.members: dict[Receiver, _Member] = {}
-
-
-class _Member:
-    """One subscription of one connection.
-
-    Attributes:
-        seen: the round whose values it has; NOTHING: it gets those that there are, as retained.
-        waits: it is in the queue.
-    """
-
-    __slots__ = ("address", "filter", "options", "receiver", "seen", "waits")
-
-    def __init__(
-        self, receiver: Receiver, address: Address, options: SubscriptionOptions, found: _Filter
-    ) -> None:
-        self.receiver = receiver
-        self.address = address
-        self.options = options
-        self.filter = found
-        self.seen = NOTHING
-        self.waits = False
-
-
-NOTHING: Final = -1
-
-
-class NoSysTopics:
-    """What there is where these topics are switched off."""
-
-    def came(self, receiver: Receiver, check_read: Callable[[Address], None]) -> None:
-        """A client is connected, with the subscriptions that its session has.
-
-        Args:
-            check_read: whether it may have a subscription yet. Raises Refused.
-        """
+    def came(self) -> None:
+        """One more client is connected."""
 
     def subscribed(
         self, receiver: Receiver, address: Address, options: SubscriptionOptions, *, replay: bool
@@ -117,13 +53,6 @@ class NoSysTopics:
             replay: it gets the values that there are (Retain Handling).
         """
 
-    def subscribed_all(
-        self, receiver: Receiver, found: Mapping[Address, tuple[SubscriptionOptions, bool]]
-    ) -> None:
-        """`subscribed`, with what it takes, for some filters."""
-        for address, (options, replay) in found.items():
-            self.subscribed(receiver, address, options, replay=replay)
-
     def unsubscribed(self, receiver: Receiver, address: Address) -> None:
         """The client has no such subscription any more; nothing if it had none."""
 
@@ -131,236 +60,69 @@ class NoSysTopics:
         """The connection has ended."""
 
 
-class SysTopics(NoSysTopics):
-    """These topics, for all MQTT listeners of a server.
+class SysTopics:
+    """These topics, for MQTT listeners of a server that have the same parts.
 
     Args:
-        figures: collects the figures in steps; every step is short.
-        connected: how many clients are connected now.
-        interval_seconds: how often the values are made, at most.
-        bridges: by name, whether each bridge is connected; the names stay the same.
+        parts: without any, there are no such topics.
     """
 
-    def __init__(
-        self,
-        *,
-        context: Context,
-        figures: Callable[[], Generator[None, None, Figures]],
-        connected: Callable[[], int],
-        interval_seconds: float,
-        bridges: Callable[[], Mapping[str, bool]] = dict,
-    ) -> None:
-        self._context = context
-        self._bridges = bridges
-        names = [*NAMES, *(BRIDGE_STATE.format(name) for name in bridges())]
-        self._topics = [tuple(f"{PREFIX}{name}".split("/")) for name in names]
-        self._fields = [encode_field(f"{PREFIX}{name}".encode()) for name in names]
-        self._figures = figures
-        self._connected = connected
-        self._interval = interval_seconds
-        self._begun = context.now()
-        self._means = Means()
-        self._clients_max = 0
-        self._bodies = [b""] * len(names)
-        self._versions = [0] * len(names)  # the round in which each value changed last
-        self._round = 0
-        self._due = self._begun
-        self._filters: dict[Address, _Filter] = {}
-        self._of_receiver: dict[Receiver, dict[Address, _Member]] = {}
-        self._queue: deque[_Member] = deque()
-        self._frames: dict[tuple[object, ...], tuple[bytes, int]] = {}
-        self._work: Iterator[None] | None = None
-        self._timed = False
-
-    # --- who gets values --------------------------------------------------------------------
+    def __init__(self, parts: Sequence[SysPart] = ()) -> None:
+        self._parts = tuple(parts)
 
     def came(self, receiver: Receiver, check_read: Callable[[Address], None]) -> None:
-        """See `NoSysTopics`."""
-        self._clients_max = max(self._clients_max, self._connected())
+        """A client is connected, with the subscriptions that its session has.
+
+        Args:
+            check_read: whether it may have a subscription yet. Raises Refused.
+        """
+        for part in self._parts:
+            part.came()
         session = receiver.session
-        if session is None or not session.present:
+        if not self._parts or session is None or not session.present:
             return  # what a new one has it has just asked for: SUBACK is on its way
         for address, options in session.options():
             if address[0] == SYS_TOPIC:
                 with contextlib.suppress(Refused):  # the session is about to lose it
                     check_read(address)
-                    self.subscribed(receiver, address, options, replay=False)
+                    self._subscribed(receiver, address, options, replay=False)
 
     def subscribed(
+        self, receiver: Receiver, found: Mapping[Address, tuple[SubscriptionOptions, bool]]
+    ) -> None:
+        """A client has subscribed to filters, and gets the values that there are, or does not."""
+        for address, (options, replay) in found.items():
+            self._subscribed(receiver, address, options, replay=replay)
+
+    def _subscribed(
         self, receiver: Receiver, address: Address, options: SubscriptionOptions, *, replay: bool
     ) -> None:
-        """See `NoSysTopics`."""
-        found = self._filters.get(address)
-        if found is None:
-            matched = tuple(i for i, topic in enumerate(self._topics) if _matches(address, topic))
-            if not matched:
-                return
-            found = self._filters[address] = _Filter(matched)
-        member = found.members.get(receiver)
-        if member is None:
-            member = found.members[receiver] = _Member(receiver, address, options, found)
-            member.seen = self._round
-            self._of_receiver.setdefault(receiver, {})[address] = member
-        member.options = options
-        if replay:
-            member.seen = NOTHING
-            self._wait(member)
-        if replay or not self._timed:
-            self._wake()
+        for part in self._parts:
+            part.subscribed(receiver, address, options, replay=replay)
 
     def unsubscribed(self, receiver: Receiver, address: Address) -> None:
-        """See `NoSysTopics`."""
-        members = self._of_receiver.get(receiver)
-        member = None if members is None else members.pop(address, None)
-        if member is not None:
-            self._forget(member)
-            if not members:
-                del self._of_receiver[receiver]
+        """The client has no such subscription any more."""
+        for part in self._parts:
+            part.unsubscribed(receiver, address)
 
     def left(self, receiver: Receiver) -> None:
-        """See `NoSysTopics`."""
-        for member in self._of_receiver.pop(receiver, {}).values():
-            self._forget(member)
-
-    def _forget(self, member: _Member) -> None:
-        found = member.filter
-        found.members.pop(member.receiver, None)
-        if not found.members and self._filters.get(member.address) is found:
-            del self._filters[member.address]
-
-    # --- turns ------------------------------------------------------------------------------
-
-    def _wait(self, member: _Member) -> None:
-        if not member.waits:
-            member.waits = True
-            self._queue.append(member)
-
-    def _wake(self) -> None:
-        if self._work is None:
-            self._work = self._steps()
-            self._context.turns.wait(self._take_turn)
-
-    def _take_turn(self) -> None:
-        turns, work = self._context.turns, self._work
-        assert work is not None
-        turns.begin()
-        is_done = True
-        try:
-            is_done = turns.go_on(work)
-        finally:
-            self._work = None if is_done else work
-        if not is_done:
-            turns.wait(self._take_turn)
-            return
-        if self._of_receiver and not self._timed:
-            self._timed = True
-            self._context.call_later(max(0.0, self._due - self._context.now()), self._time_is_up)
-
-    def _time_is_up(self) -> None:
-        self._timed = False
-        if self._of_receiver:
-            self._wake()
-
-    def _steps(self) -> Iterator[None]:
-        now = self._context.now()
-        if now >= self._due and self._of_receiver:
-            self._due = now + self._interval
-            figures = yield from self._figures()
-            self._take(figures, now)
-            for found in list(self._filters.values()):
-                newest = max(self._versions[topic] for topic in found.matched)
-                for member in list(found.members.values()):
-                    if member.seen < newest:
-                        self._wait(member)
-                yield
-        while self._queue:
-            member = self._queue.popleft()
-            member.waits = False
-            self._send(member)
-            yield
-
-    # --- values -----------------------------------------------------------------------------
-
-    def _take(self, figures: Figures, now: float) -> None:
-        """New values are there."""
-        self._round += 1
-        self._frames.clear()
-        means = self._means.take(figures, now - self._begun)
-        found = texts(figures, means, uptime=now - self._begun, clients_max=self._clients_max)
-        states = [str(int(connected)) for connected in self._bridges().values()]
-        for index, text in enumerate([*found.values(), *states]):
-            body = text.encode()
-            if body != self._bodies[index]:
-                self._bodies[index] = body
-                self._versions[index] = self._round
-
-    def _send(self, member: _Member) -> None:
-        receiver = member.receiver
-        session = receiver.session
-        found = member.filter
-        if found.members.get(receiver) is not member:
-            return
-        if session is None or not session.is_subscribed(member.address):
-            self.unsubscribed(receiver, member.address)
-            return
-        if receiver.credit() <= 0:
-            return  # it gets what it misses with the next values
-        retain = member.seen == NOTHING or member.options.retain_as_published
-        data, count = self._packets(
-            member.address,
-            member.seen,
-            retain=retain,
-            five=receiver.five,
-            identifier=member.options.identifier,
-            size_max=receiver.sent_bytes_max,
-        )
-        member.seen = self._round
-        if count:
-            receiver.send_encoded(data, count)
-
-    def _packets(
-        self,
-        address: Address,
-        seen: int,
-        *,
-        retain: bool,
-        five: bool,
-        identifier: int,
-        size_max: int,
-    ) -> tuple[bytes, int]:
-        """PUBLISH packets of what changed after the round `seen`, and how many they are."""
-        key = (address, seen, retain, five, identifier, min(size_max, 1024))
-        made = self._frames.get(key)
-        if made is None:
-            first_byte = bytes((_PUBLISH | (FLAG_RETAIN if retain else 0),))
-            more = _property_block(identifier) if five else b""
-            packets = []
-            for topic in self._filters[address].matched:
-                if self._versions[topic] > seen:
-                    content = self._fields[topic] + more + self._bodies[topic]
-                    packet = first_byte + encode_length(len(content)) + content
-                    if len(packet) <= size_max:  # [MQTT-3.1.2-24]
-                        packets.append(packet)
-            made = b"".join(packets), len(packets)
-            if len(self._frames) >= FRAMES_MAX:
-                self._frames.clear()
-            self._frames[key] = made
-        return made
+        """The connection has ended."""
+        for part in self._parts:
+            part.left(receiver)
 
 
-def _property_block(identifier: int) -> bytes:
-    """The properties of a PUBLISH of MQTT 5: a Subscription Identifier, if there is one."""
-    if not identifier:
-        return b"\x00"
-    found = bytes((SUBSCRIPTION_IDENTIFIER,)) + encode_length(identifier)
-    return encode_length(len(found)) + found
+def encode_publish(
+    topic_field: bytes, body: bytes, *, five: bool, identifiers: Collection[int], flags: int = 0
+) -> bytes:
+    """A PUBLISH with QoS 0.
 
-
-def _matches(pattern: Address, topic: tuple[str, ...]) -> bool:
-    """Whether a filter matches a topic; its first level is no wildcard [MQTT-4.7.2-1]."""
-    for index, level in enumerate(pattern):
-        if level == REST:
-            return index == len(pattern) - 1
-        if index >= len(topic) or level not in (topic[index], ONE_LEVEL):
-            return False
-    return len(pattern) == len(topic)
+    Args:
+        topic_field: its topic name, with its size.
+        five: of MQTT 5: with the Subscription Identifiers, in ascending order.
+        flags: of the first byte.
+    """
+    name = bytes((SUBSCRIPTION_IDENTIFIER,))
+    found = b"".join(name + encode_length(one) for one in sorted(identifiers) if one)
+    more = encode_length(len(found)) + found if five else b""
+    content = topic_field + more + body
+    return bytes((PUBLISH | flags,)) + encode_length(len(content)) + content

@@ -9,6 +9,9 @@ MULTI: Final = "#"
 SINGLE: Final = "+"
 BYTES_MAX: Final = 65_535
 """Of a filter on the wire: its size is two bytes (3.1.1 part 1.5.3)."""
+SHARE: Final = "$share"
+QUEUE: Final = "$queue"
+"""`$queue/{filter}`, as EMQX has it, is `$share/{ShareName}/{filter}` with this as the name."""
 SHOWN: Final = 100
 """Characters of a name in a log line or an error."""
 
@@ -23,6 +26,16 @@ def check_filter(name: str) -> None:
             raise ValueError("a wildcard in a topic filter is a level of its own")
         if level == MULTI and index < len(levels) - 1:
             raise ValueError("# in a topic filter is the last level")
+
+
+def is_shared_filter(pattern: str) -> bool:
+    """Whether it is one of a shared subscription, right or wrong."""
+    return pattern in (SHARE, QUEUE) or pattern.startswith((f"{SHARE}/", f"{QUEUE}/"))
+
+
+def shared_filter(name: str, pattern: str) -> str:
+    """How a shared subscription with this ShareName is written."""
+    return f"{QUEUE}/{pattern}" if name == QUEUE else f"{SHARE}/{name}/{pattern}"
 
 
 def matches(pattern: Sequence[str], levels: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ from polymq.gateways.mqtt.errors import RemoteProtocolError
 from polymq.gateways.mqtt.fields import decode_filter
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
+from polymq.gateways.mqtt.topic_filters import shared_filter
 
 _WILDCARDS = {ONE_LEVEL: "+", REST: "#"}
 
@@ -56,7 +57,7 @@ class MqttNames:
     def name(self, address: Address) -> str:
         """The topic name of an address, or the topic filter of a subscription."""
         if is_shared(address):
-            return f"$share/{share_name_of(address)}/{self.name(pattern_of(address))}"
+            return shared_filter(share_name_of(address), self.name(pattern_of(address)))
         first, *levels = address
         if not _WILDCARDS.keys() & set(address):
             return self._mapping.name(first, ".".join(levels) if levels else None)

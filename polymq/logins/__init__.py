@@ -1,2 +1,2 @@
 """What decides about logins and permissions outside of this server: tokens, HTTP services, plugins
-of amqtt."""
+of amqtt, LDAP directories."""

@@ -8,6 +8,7 @@ from polymq.broker.accounts.outside import Outside
 from polymq.broker.accounts.service_calls import ServiceLimits
 from polymq.logins.amqtt_plugin import AmqttLoginPlugin, AmqttTopicPlugin
 from polymq.logins.jwks import KeySet
+from polymq.logins.ldap_logins import LdapLogins
 from polymq.logins.login_service import HttpLoginService
 from polymq.logins.permission_service import HttpPermissionService
 from polymq.logins.tokens import make_tokens
@@ -29,11 +30,13 @@ class OutsideLogins:
         if self._tokens is not None and settings.jwt.jwks_url:
             self._key_set = KeySet(settings.jwt, self._tokens.take_set)
             self._tokens.want_keys = self._key_set.want
-        self._service: HttpLoginService | AmqttLoginPlugin | None = None
+        self._service: HttpLoginService | AmqttLoginPlugin | LdapLogins | None = None
         if settings.login_service.url:
             self._service = HttpLoginService(settings.login_service)
         elif settings.login_service.amqtt_plugin:
             self._service = AmqttLoginPlugin(settings.login_service)
+        elif settings.login_service.ldap_url:
+            self._service = LdapLogins(settings.login_service)
         self._permissions: HttpPermissionService | AmqttTopicPlugin | None = None
         if settings.permission_service.url:
             self._permissions = HttpPermissionService(settings.permission_service)

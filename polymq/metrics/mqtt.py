@@ -107,8 +107,39 @@ BY_LISTENER: Final = (
     ),
 )
 """Name, counter and description of what is counted for each listener."""
+_NO_EVENTS: Final = {"rate": 0, "slow": 0}
 LISTENER_PREFIX: Final = "mqtt-"
 """What the labels of the further listeners begin with."""
+
+
+class HasEvents(Protocol):
+    """See `gateways.mqtt.client_events.ClientEvents`."""
+
+    @property
+    def sent_count(self) -> int:
+        """Messages that were sent."""
+
+    @property
+    def omitted(self) -> Mapping[str, int]:
+        """What was not sent, by the reason."""
+
+
+def event_probes(events: HasEvents | None) -> list[Probe]:
+    """The metrics of events of clients; None: there are none."""
+    return [
+        counter(
+            "polymq_mqtt_client_events_sent",
+            "Messages about clients that were sent below $SYS.",
+            lambda: 0 if events is None else events.sent_count,
+        ),
+        counter(
+            "polymq_mqtt_client_events_omitted",
+            "Events of clients that were left out: more than may be published, or a subscriber "
+            "that had no room.",
+            lambda: dict(_NO_EVENTS if events is None else events.omitted),
+            label="reason",
+        ),
+    ]
 
 
 def limit_probes(engine: Engine) -> list[Probe]:

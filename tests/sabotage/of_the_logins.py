@@ -7,6 +7,7 @@ from tests.sabotage.plan import Sabotage
 SCRAM = "tests/broker/test_scram.py"
 AUTHENTICATION = "tests/gateways/mqtt/test_mqtt_authentication.py"
 PROTOCOL = "tests/gateways/mqtt/test_mqtt_protocol.py"
+LDAP = "tests/polymq/logins/test_ldap_logins.py"
 
 OF_THE_LOGINS = (
     Sabotage(
@@ -208,6 +209,38 @@ OF_THE_LOGINS = (
         old="        return self.outsiders or bool(self.users)\n",
         new="        return bool(self.users)\n",
         tests=("tests/broker/test_token_logins.py",),
+    ),
+    Sabotage(
+        name="ldap-bind-without-a-password",
+        why="everybody comes in without a password: the directory lets nobody in particular bind",
+        path="polymq/logins/ldap_logins.py",
+        old="        if not question.password:\n",
+        new="        if False:\n",
+        tests=(LDAP,),
+    ),
+    Sabotage(
+        name="ldap-name-as-a-filter",
+        why="a client that calls itself * is whoever the search finds",
+        path="polymq/logins/ldap_logins.py",
+        old="                settings.ldap_search_filter.replace(USER, escape(user)),\n",
+        new="                settings.ldap_search_filter.replace(USER, user),\n",
+        tests=(LDAP,),
+    ),
+    Sabotage(
+        name="ldap-name-as-a-dn",
+        why="a client chooses the branch of the directory that its password is checked in",
+        path="polymq/logins/ldap_logins.py",
+        old="escape(user) if is_dn else user)",
+        new="user)",
+        tests=(LDAP,),
+    ),
+    Sabotage(
+        name="ldap-busy-is-wrong",
+        why="a directory that is busy slows its users as guessers are, and a cache says deny",
+        path="polymq/logins/ldap_logins.py",
+        old="        if code in DENIALS:\n",
+        new="        if code != SUCCESS:\n",
+        tests=(LDAP,),
     ),
     Sabotage(
         name="mqtt-expiry-without-its-code",

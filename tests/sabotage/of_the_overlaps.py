@@ -7,6 +7,7 @@ from tests.sabotage.plan import Sabotage
 OVERLAPS = "tests/broker/test_overlaps.py"
 MACHINE = "tests/broker/test_overlap_machine.py"
 KILLED = "interop_tests/test_mqtt_sessions.py::test_overlapping_filters_over_kills"
+PROMOTED = "tests/replication/test_overlaps_promoted.py"
 IN_ORDER = f"{OVERLAPS}::test_what_waited_comes_in_the_order_of_the_log"
 
 
@@ -40,6 +41,14 @@ OF_THE_OVERLAPS = (
         "():",
         MACHINE,
         KILLED,
+    ),
+    _copy(
+        "not-settled-on-the-slave",
+        "a promoted slave sends a message of QoS 2 once more, by the other filter",
+        "state",
+        'op.get("also", ()):',
+        "():",
+        PROMOTED,
     ),
     _copy(
         "at-the-lowest-qos",

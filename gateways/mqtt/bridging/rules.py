@@ -17,7 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from polymq.gateways.mqtt.topic_filters import MULTI, SINGLE, check_filter, matches, shortened
+from polymq.gateways.mqtt.topic_filters import (
+    MULTI,
+    SINGLE,
+    check_filter,
+    is_shared_filter,
+    matches,
+    shortened,
+)
 
 Direction = Literal["out", "in", "both"]
 RULES_MAX: Final = 64
@@ -111,7 +118,7 @@ def _check_rule(rule: BridgeRule) -> None:
         raise ValueError(
             f"{shortened(rule.remote_filter)!r}: topics that begin with $ are the remote's own"
         )
-    if rule.remote_filter.startswith("$share/"):
+    if is_shared_filter(rule.remote_filter):
         raise ValueError(f"{shortened(rule.remote_filter)!r}: a bridge has no shared subscriptions")
 
 

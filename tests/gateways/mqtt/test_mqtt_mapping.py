@@ -134,6 +134,7 @@ FILTERS = [
     ("a|2fb/x|2b", ("a/b", "x+")),
     ("$SYS/#", ("$SYS", REST)),
     ("$shared/x", ("$shared", "x")),
+    ("$queued/x", ("$queued", "x")),
 ]
 
 
@@ -189,7 +190,14 @@ def test_leading_wildcards_leave_the_servers_topics_alone(pattern: str, name: st
 
 @pytest.mark.parametrize(
     ("pattern", "name", "shared"),
-    [("$share/g/a", "g", "a"), ("$share/a b/#", "a b", "#"), ("$share/$share//+", "$share", "/+")],
+    [
+        ("$share/g/a", "g", "a"),
+        ("$share/a b/#", "a b", "#"),
+        ("$share/$share//+", "$share", "/+"),
+        ("$queue/a/b", "$queue", "a/b"),
+        ("$queue//+", "$queue", "/+"),
+        ("$share/$queue/a", "$queue", "a"),
+    ],
 )
 def test_a_shared_subscription_is_a_name_and_a_filter(pattern: str, name: str, shared: str) -> None:
     """Permissions and routing see the filter only."""
@@ -202,7 +210,8 @@ def test_a_shared_subscription_is_a_name_and_a_filter(pattern: str, name: str, s
 @pytest.mark.parametrize(
     "pattern",
     ["$share", "$share/", "$share/g", "$share/g/", "$share//a", "$share/g+/a", "$share/#/a",
-     "$share/g/$share/h/a"],
+     "$share/g/$share/h/a", "$queue", "$queue/", "$queue/$share/g/a", "$queue/$queue/a",
+     "$share/g/$queue/a"],
 )  # fmt: skip
 def test_wrong_shared_subscriptions_are_refused(pattern: str) -> None:
     """An ordinary filter of that name would never match."""

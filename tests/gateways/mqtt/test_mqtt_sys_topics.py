@@ -14,6 +14,7 @@ from interop_tests import mqtt5_wire as five
 from interop_tests import mqtt_wire as wire
 from polymq.broker.port import (
     ONE_LEVEL,
+    REST,
     Address,
     Reason,
     Refused,
@@ -21,6 +22,7 @@ from polymq.broker.port import (
 )
 from polymq.gateways.mqtt.sys_figures import NAMES, Figures, Means
 from polymq.gateways.mqtt.sys_topics import SysTopics
+from polymq.gateways.mqtt.sys_values import SysValues
 from polymq.net.turns import TURN_SECONDS
 from tests.gateways.mqtt.mqtt_harness import Broker, Peer
 
@@ -34,12 +36,13 @@ class Watched:
         self.broker = Broker()
         self.figures = Figures(version="1.2", retained=3)
         self.asked = 0
-        self.sys = self.broker.shared.sys_topics = SysTopics(
+        self.sys = SysValues(
             context=self.broker.shared.context,
             figures=self._collect,
             connected=lambda: len(self.broker.port.connected),
             interval_seconds=INTERVAL,
         )
+        self.topics = self.broker.shared.sys_topics = SysTopics([self.sys])
 
     def _collect(self) -> Generator[None, None, Figures]:
         self.asked += 1
@@ -116,7 +119,7 @@ def test_nothing_is_asked_for_when_nobody_is_there() -> None:
     watched.broker.loop.advance(10 * INTERVAL)
     assert watched.asked == 3
     assert not watched.sys._filters
-    assert not watched.sys._of_receiver
+    assert not watched.sys._watchers
 
 
 def test_a_client_that_comes_and_goes_does_not_make_new_values() -> None:
@@ -164,7 +167,7 @@ RETAINED: Address = ("$SYS", "broker", "retained messages", "count")
 
 
 def came(watched: Watched, receiver: _Receiver) -> None:
-    watched.sys.came(receiver, lambda _: None)  # type: ignore[arg-type]
+    watched.topics.came(receiver, lambda _: None)  # type: ignore[arg-type]
     watched.broker.loop.run()
 
 
@@ -182,7 +185,7 @@ def test_what_the_user_may_not_read_any_more_is_not_sent() -> None:
     def forbid(address: Address) -> None:
         raise Refused(Reason.FORBIDDEN, str(address))
 
-    watched.sys.came(receiver, forbid)  # type: ignore[arg-type]
+    watched.topics.came(receiver, forbid)  # type: ignore[arg-type]
     watched.change(retained=4)
     assert receiver.sent == []
     came(watched, receiver)
@@ -217,13 +220,94 @@ def test_options_of_mqtt_5() -> None:
     assert len(receiver.sent) == 1
 
 
+class _Overlapping(_Receiver):
+    """A connection with several subscriptions."""
+
+    def __init__(self, *chosen: tuple[Address, SubscriptionOptions], is_five: bool = True) -> None:
+        super().__init__(chosen[0][0], is_five=is_five)
+        self.subscriptions = dict(chosen)
+
+    def options(self) -> Iterator[tuple[Address, SubscriptionOptions]]:
+        yield from self.subscriptions.items()
+
+    def is_subscribed(self, address: Address) -> bool:
+        return address in self.subscriptions
+
+
+ALL: Address = ("$SYS", REST)
+RETAINED_PLUS: Address = ("$SYS", "broker", ONE_LEVEL, "count")
+
+
+def of_retained(receiver: _Receiver) -> list[five.Packet]:
+    """What it got of one topic."""
+    found = [five.decode(packet) for packet in receiver.sent]
+    receiver.sent.clear()
+    return [packet for packet in found if packet.topic == "/".join(RETAINED)]
+
+
+def test_a_change_comes_once_where_filters_overlap() -> None:
+    """With all Subscription Identifiers, and RETAIN if one of the subscriptions wants it
+    [MQTT-3.3.4-2]; a value that only one of them matches has that one's identifier."""
+    watched = Watched()
+    receiver = _Overlapping(
+        (ALL, SubscriptionOptions(qos=0, identifier=300)),
+        (RETAINED, SubscriptionOptions(qos=1, identifier=2, retain_as_published=True)),
+        (RETAINED_PLUS, SubscriptionOptions(qos=0, identifier=2)),
+    )
+    receiver.room = 1_000
+    came(watched, receiver)
+    receiver.sent.clear()
+    watched.change(retained=4, connects=1)
+    packets = [five.decode(packet) for packet in receiver.sent]
+    assert len({packet.topic for packet in packets}) == len(packets)
+    (packet,) = of_retained(receiver)
+    assert (packet.body, packet.retain) == (b"4", True)
+    assert packet.values(five.P.SUBSCRIPTION_ID) == [2, 300]
+    (other,) = (packet for packet in packets if packet.topic.endswith("connections/1min"))
+    assert (other.retain, other.values(five.P.SUBSCRIPTION_ID)) == (False, [300])
+
+
+def test_before_mqtt_5_a_change_comes_once_as_well() -> None:
+    watched = Watched()
+    peer = subscribed(watched.broker, "$SYS/broker/+/count", "$SYS/broker/retained messages/#")
+    assert len(peer.receive()) > 2  # each subscription got what was there
+    watched.change(retained=4)
+    assert peer.receive() == [wire.publish("/".join(RETAINED), b"4")]
+    peer.send(wire.unsubscribe(2, "$SYS/broker/+/count"))
+    peer.receive()
+    watched.change(retained=5)
+    assert peer.receive() == [wire.publish("/".join(RETAINED), b"5")]
+
+
+def test_what_is_there_comes_to_each_subscription_that_asks() -> None:
+    """Retained messages are a subscription's own. A subscription beside it does not hold back a
+    change, nor is one sent to it that came before it was made."""
+    watched = Watched()
+    receiver = _Overlapping((ALL, SubscriptionOptions(qos=0, identifier=1)))
+    came(watched, receiver)
+    receiver.sent.clear()
+    receiver.room = 0
+    watched.change(retained=4)
+    options = SubscriptionOptions(qos=0, identifier=2)
+    receiver.subscriptions[RETAINED] = options
+    watched.sys.subscribed(receiver, RETAINED, options, replay=False)  # type: ignore[arg-type]
+    receiver.room = 1
+    watched.change(connects=1)
+    (late,) = of_retained(receiver)
+    assert late.values(five.P.SUBSCRIPTION_ID) == [1]
+    watched.sys.subscribed(receiver, RETAINED, options, replay=True)  # type: ignore[arg-type]
+    watched.broker.loop.run()
+    (there,) = of_retained(receiver)
+    assert (there.retain, there.values(five.P.SUBSCRIPTION_ID)) == (True, [2])
+
+
 def test_ten_thousand_receivers_share_packets_and_turns() -> None:
     """The packets are made once, and no turn has more than its time."""
     watched = Watched()
     broker = watched.broker
     receivers = [_Receiver(("$SYS", "broker", ONE_LEVEL)) for _ in range(10_000)]
     for receiver in receivers:
-        watched.sys.came(receiver, lambda _: None)  # type: ignore[arg-type]
+        watched.topics.came(receiver, lambda _: None)  # type: ignore[arg-type]
     clock = 0.0
 
     def tick() -> float:
