@@ -65,9 +65,12 @@ def agrees(shown: str, printed: str) -> bool:
 class Page:
     """A page that is run against a server, in an empty directory.
 
-    Attributes:
-        ports: the standard port of each listener, and the port of the server.
+    Args:
+        ports: what stands for each number of the page, such as a standard port.
         environment: what the shell has beside the environment of the tests.
+
+    Attributes:
+        printed: what each program in Python printed.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Page:
         self._environment["PATH"] = f"{programs}:{self._environment['PATH']}"
         self._environment["PYTHONPATH"] = str(ROOT)  # the program of this tree
         self._waiting: list[tuple[Command, subprocess.Popen[str]]] = []
+        self.printed: list[str] = []
 
     def run(self) -> int:
         """Run all of it; returns the number of commands and programs that ran.
@@ -111,9 +115,11 @@ class Page:
         for kind, block in BLOCK.findall(self._text):
             text = self._with_ports(block)
             if kind == "python":
-                program, printed = text, self._run_program(text)
+                program = text
+                self.printed.append(self._run_program(text))
                 ran += 1
             elif kind == "text" and program:
+                printed = self.printed[-1]
                 assert agrees(text.strip(), printed), f"{program}\nprinted\n{printed}"
                 program = ""
             elif kind == "console":

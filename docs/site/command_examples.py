@@ -45,7 +45,7 @@ EXAMPLES: Final[dict[str, list[str]]] = {
         "polymq serve --host 0.0.0.0 --set storage.segment_bytes=268435456",
     ],
     "session delete": ["polymq session delete device7 --yes"],
-    "session list": ["polymq session list --state offline"],
+    "session list": ["polymq session list --state disconnected"],
     "session show": ["polymq session show device7"],
     "sink": [
         "polymq sink --once --output lake --checkpoint lake-checkpoint",

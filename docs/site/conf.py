@@ -23,11 +23,13 @@ exclude_patterns = [".*", "build", "data", "polymq/*/**", "**/node_modules", "**
 
 extensions = ["myst_parser", "sphinx_copybutton"]
 myst_heading_anchors = 6
-myst_links_external_new_tab = False
 # "Copy" takes the commands of an example, without prompts and without what they print.
 copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 highlight_language = "text"
+smartquotes = False  # an option has two hyphens, and no dash
+# Shell sessions with quotes over several lines are coloured as far as they are understood.
+suppress_warnings = ["misc.highlighting_failure"]
 
 html_theme = "furo"
 html_static_path = ["static"]

@@ -88,8 +88,28 @@ SECTIONS: Final[dict[str, list[str]]] = {
 
 def _pages(*patterns: str) -> list[str]:
     found = (path for pattern in patterns for path in sorted(ROOT.glob(pattern)))
-    return [path.relative_to(ROOT).with_suffix("").as_posix() for path in found]
+    # Caches of tools have pages of their own, in folders that begin with a dot.
+    names = [path.relative_to(ROOT).with_suffix("").as_posix() for path in found]
+    return [name for name in names if not name.startswith(".")]
 
+
+TITLES: Final = {
+    "docs/start-mqtt": "MQTT",
+    "docs/start-amqp": "AMQP",
+    "docs/start-http": "CloudEvents over HTTP",
+    "docs/start-rocketmq": "RocketMQ clients",
+    "docs/start-parquet": "Parquet and Spark",
+    "docs/migrating-from-mosquitto": "mosquitto",
+    "docs/migrating-from-emqx": "EMQX",
+    "docs/migrating-from-rabbitmq": "RabbitMQ",
+    "docs/migrating-from-rocketmq": "RocketMQ",
+    "docs/migrating-from-kafka": "Kafka",
+    "README": "First steps",
+    "ARCHITECTURE": "Architecture",
+    "docs/durability": "Durability",
+    "docs/decisions/README": "Decisions",
+}
+"""What the sidebar calls pages whose own titles say what the section says already, or are long."""
 
 CHILDREN: Final[dict[str, list[str]]] = {
     "docs/decisions/README": _pages("docs/decisions/[0-9]*.md"),
@@ -118,5 +138,6 @@ def directives(page: str) -> str:
 
 def _tree(caption: str, below: list[str]) -> str:
     options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
-    lines = ["", "", "```{toctree}", *options, "", *(f"/{page}" for page in below), "```", ""]
+    entries = [f"{TITLES[page]} </{page}>" if page in TITLES else f"/{page}" for page in below]
+    lines = ["", "", "```{toctree}", *options, "", *entries, "```", ""]
     return "\n".join(lines)
