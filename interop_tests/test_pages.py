@@ -14,6 +14,7 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 import pika
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server, StartServer
 from interop_tests.pages import ROOT, Page, agrees, commands
@@ -88,14 +89,14 @@ def connected_device(port: int) -> Iterator[None]:
     """A connected client of MQTT with a session, as the user `device7`."""
     subscribed = threading.Event()
     client = mqtt.Client(
-        mqtt.CallbackAPIVersion.VERSION2, client_id="device7", protocol=mqtt.MQTTv311,
+        CallbackAPIVersion.VERSION2, client_id="device7", protocol=mqtt.MQTTv311,
         clean_session=False,
     )  # fmt: skip
     client.username_pw_set("device7", PASSWORD)
-    client.on_connect = lambda *_: client.subscribe("devices/device7/#", qos=1)
     client.on_subscribe = lambda *_: subscribed.set()
     client.connect("127.0.0.1", port)
     client.loop_start()
+    client.subscribe("devices/device7/#", qos=1)
     try:
         assert subscribed.wait(30)
         yield

@@ -16,7 +16,9 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "broker promote": ["polymq broker promote"],
     "broker status": ["polymq broker status"],
     "doctor": ["polymq doctor"],
-    "message publish": ["polymq message publish orders new --content-type application/json < order.json"],
+    "message publish": [
+        "polymq message publish orders new --content-type application/json < order.json"
+    ],
     "message read": [
         "polymq message read sensors --from first --count 10",
         "polymq message read sensors --from next --follow",

@@ -9,17 +9,19 @@ from typing import Any, Final
 import click
 
 from docs.site.command_examples import EXAMPLES
-from polymq.cli import CONTEXT, polymq
+from polymq.cli import polymq
 
 HEAD: Final = """\
 # Commands
 
-Every command of `polymq`, with its options. `polymq COMMAND --help` prints the same on the terminal. This page is written by `make reference` from the commands themselves.
+Every command of `polymq`, with its options. `polymq COMMAND --help` prints the same on the
+terminal. This page is written by `make reference` from the commands themselves.
 
-A command that does something returns silently. A mistake is one line on standard error and an exit code; [configuration.md](configuration.md#exit-codes) lists the codes.
+A command that does something returns silently. A mistake is one line on standard error and an exit
+code; [configuration.md](configuration.md#exit-codes) lists the codes.
 
-Most commands ask a running server, through its [admin listener](security.md#operators). They find it by its data directory, and have these options, which the tables below do not repeat:
-
+Most commands ask a running server, through its [admin listener](security.md#operators). They find
+it by its data directory, and have these options, which the tables below do not repeat:
 """
 SHARED: Final = ("config", "server__data_directory", "as_user", "as_password_file")
 """Options of all commands that ask a running server, by their parameters."""
@@ -47,7 +49,8 @@ def rendered() -> str:
     """The page."""
     every = dict(leaves())
     shared = {param.name: param for param in every["topic", "list"].params}
-    parts = [HEAD, *_table([shared[name] for name in SHARED])]
+    head = (" ".join(paragraph.split()) for paragraph in HEAD.split("\n\n"))
+    parts = ["\n\n".join(head), "\n\n", *_table([shared[name] for name in SHARED])]
     group = ""
     for path, command in every.items():
         if path[0] != group:
@@ -65,7 +68,7 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
     name = " ".join(("polymq", *path))
     if len(path) > 1:
         yield f"\n### `{name}`\n"
-    context = click.Context(command, info_name=name, **CONTEXT)
+    context = click.Context(command, info_name=name)
     prose, of_help = _prose(command)
     yield f"\n```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     yield f"\n{prose}\n"
@@ -76,7 +79,8 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
         yield "\n"
         yield from _table(own)
     if has_shared:
-        yield f"\n{'Also' if own else 'Options'}: [those of all commands that ask a server](#commands).\n"
+        begin = "Also" if own else "Options"
+        yield f"\n{begin}: [those of all commands that ask a server](#commands).\n"
     if examples := [*EXAMPLES.get(" ".join(path), ()), *of_help]:
         yield "\n```console\n" + "".join(f"$ {example}\n" for example in examples) + "```\n"
 

@@ -107,6 +107,8 @@ TITLES: Final = {
     "README": "First steps",
     "ARCHITECTURE": "Architecture",
     "docs/durability": "Durability",
+    "docs/retention": "Retention",
+    "docs/amqp": "AMQP",
     "docs/decisions/README": "Decisions",
 }
 """What the sidebar calls pages whose own titles say what the section says already, or are long."""

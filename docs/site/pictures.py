@@ -38,7 +38,7 @@ NOTE: Final = re.compile(r"note (?P<place>[\d. ]+): ?(?P<text>.*)")
 ARROW: Final = re.compile(r"(?P<start>\w+) (?P<kind><?->|\.\.>) (?P<end>\w+)(?:: ?(?P<text>.*))?")
 
 STYLE: Final = """
-  text { font-family: system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif; fill: #1c2733; }
+  text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1c2733; }
   .first { font-size: 14px; font-weight: 600; }
   .more, .note { font-size: 12.5px; fill: #44525f; }
   .label { font-size: 12px; fill: #1c2733; }
@@ -74,6 +74,7 @@ class Shape:
 
     @property
     def middle(self) -> tuple[float, float]:
+        """Where lines to the shape aim."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     def rim_towards(self, x: float, y: float) -> tuple[float, float]:
@@ -111,8 +112,8 @@ def draw(text: str) -> str:
     height = max(shape.y + shape.height for shape in shapes.values()) + MARGIN
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-            f'width="{width:g}" height="{height:g}" role="img">',
+            '<svg xmlns="http://www.w3.org/2000/svg" role="img"',
+            f'     viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">',
             f"<title>{escape(title)}</title>",
             f"<style>{STYLE}</style>",
             f"<defs>{HEAD}</defs>",
@@ -169,8 +170,8 @@ def _arrow(found: re.Match[str], shapes: dict[str, Shape]) -> str:
     style = "arrow later" if found["kind"] == "..>" else "arrow"
     back = ' marker-start="url(#head)"' if found["kind"] == "<->" else ""
     parts = [
-        f'<path class="{style}" d="M{x1:.1f} {y1:.1f} L{x2:.1f} {y2:.1f}"{back} '
-        'marker-end="url(#head)"/>'
+        f'<path class="{style}" d="M{x1:.1f} {y1:.1f} L{x2:.1f} {y2:.1f}"',
+        f'      marker-end="url(#head)"{back}/>',
     ]
     if found["text"]:
         x, y = (x1 + x2) / 2, (y1 + y2) / 2
@@ -184,7 +185,8 @@ def _arrow(found: re.Match[str], shapes: dict[str, Shape]) -> str:
 
 
 def _text(style: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{style}" {where}>{escape(text)}</text>'
 
 
 def drawn_pictures(folder: Path) -> dict[Path, str]:

@@ -51,10 +51,10 @@ def commands_in(text: str) -> Iterator[list[str]]:
             if language == "console" and not line.startswith("$ "):
                 continue
             for found in PROGRAM.finditer(line):
-                yield words_of(line[found.end() :])
+                yield arguments_of(line[found.end() :])
 
 
-def words_of(line: str) -> list[str]:
+def arguments_of(line: str) -> list[str]:
     """The words of a command line, up to where the shell ends the command or a comment begins."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -62,22 +62,22 @@ def words_of(line: str) -> list[str]:
     return [*itertools.takewhile(lambda word: not re.fullmatch(r"#|[();<>|&]+", word), lexer)]
 
 
-def wrong_with(words: list[str]) -> str | None:
+def wrong_with(arguments: list[str]) -> str | None:
     """What the program would say against a command line, or None."""
     command: click.Command = polymq
     context = click.Context(polymq, info_name="polymq")
-    while words and isinstance(command, click.Group):
-        below = command.get_command(context, words[0])
+    while arguments and isinstance(command, click.Group):
+        below = command.get_command(context, arguments[0])
         if below is None:
             break
-        command, words = below, words[1:]
+        command, arguments = below, arguments[1:]
         context = click.Context(command, parent=context, info_name=command.name)
-    if isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        return f"no command {words[0]!r}"
-    if words and words[-1].startswith("-"):
-        words = [*words, "X"]  # an option that is named without its value
+    if isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        return f"no command {arguments[0]!r}"
+    if arguments and arguments[-1].startswith("-"):
+        arguments = [*arguments, "X"]  # an option that is named without its value
     try:
-        values, rest, _ = command.make_parser(context).parse_args(words)
+        values, rest, _ = command.make_parser(context).parse_args(arguments)
     except click.UsageError as error:
         return error.format_message()
     if rest and not PLACEHOLDER.fullmatch(rest[0]):
@@ -100,10 +100,10 @@ def wrong_choice(command: click.Command, values: dict[str, Any]) -> str | None:
 
 def test_commands_exist_with_their_options() -> None:
     assert [
-        f"{path}: polymq {' '.join(words)}: {wrong}"
+        f"{path}: polymq {' '.join(arguments)}: {wrong}"
         for path, text in markdown()
-        for words in commands_in(text)
-        if words[0] not in NO_COMMANDS and (wrong := wrong_with(words)) is not None
+        for arguments in commands_in(text)
+        if arguments[0] not in NO_COMMANDS and (wrong := wrong_with(arguments)) is not None
     ] == []
 
 
@@ -131,8 +131,8 @@ def test_settings_in_files_exist() -> None:
                 if section not in SECTIONS:
                     wrong.append(f"{path}: [{section}]")
                     continue
-                fields = SECTIONS[section].model_fields
-                wrong += [f"{path}: {section}.{key}" for key in keys if key not in {*fields, *TABLES}]
+                known = {*SECTIONS[section].model_fields, *TABLES}
+                wrong += [f"{path}: {section}.{key}" for key in keys if key not in known]
     assert wrong == []
 
 
@@ -148,11 +148,11 @@ def test_settings_in_files_exist() -> None:
     ],
 )
 def test_a_wrong_command_is_noticed(line: str, wrong: str | None) -> None:
-    found = wrong_with(words_of(line))
+    found = wrong_with(arguments_of(line))
     assert (found is None) if wrong is None else (found is not None and wrong in found)
 
 
 def test_the_search_sees_commands() -> None:
     text = "`polymq store`\n```console\n$ sudo polymq doctor | head\npolymq is not one\n```\n"
     assert list(commands_in(text)) == [["store"], ["doctor"]]
-    assert words_of("topic list --json > all  # for later") == ["topic", "list", "--json"]
+    assert arguments_of("topic list --json > all  # for later") == ["topic", "list", "--json"]

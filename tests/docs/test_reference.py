@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_every_command_has_an_example() -> None:
 
 
 def test_a_picture_has_its_boxes_and_arrows() -> None:
-    root = ElementTree.fromstring(
+    root = ET.fromstring(
         draw("Two boxes.\nbox a 0 0: first | more\nstore b 2 0: <second>\na -> b: to\n")
     )
     texts = ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
