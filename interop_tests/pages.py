@@ -26,7 +26,7 @@ BLOCK: Final = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.MULTILINE
 NOT_RUN: Final = re.compile(r"make( |$)|pip install |export PATH=|polymq serve( |$)")
 WAITS: Final = re.compile(r"mosquitto_sub (?!.*(-C|-E))")
 """A subscriber that waits for messages until it is stopped."""
-SECONDS_MAX: Final = 180.0
+SECONDS_MAX: Final = 600.0
 END: Final = "--- ended with "
 
 
