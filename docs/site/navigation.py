@@ -53,6 +53,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/security",
         "docs/monitoring",
         "docs/troubleshooting",
+        "docs/console",
         "docs/mqtt-operators",
         "docs/queues",
         "docs/finding",
@@ -72,6 +73,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
     "Reference": [
         "docs/configuration",
         "docs/commands",
+        "docs/admin-api",
         "docs/metrics",
         "CHANGELOG",
     ],
