@@ -15,6 +15,10 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "broker follow": ["polymq broker follow", "polymq broker follow --force"],
     "broker promote": ["polymq broker promote"],
     "broker status": ["polymq broker status"],
+    "console": [
+        "polymq console",
+        "polymq console --url https://broker.example.com:9465 --ca ca.pem",
+    ],
     "doctor": ["polymq doctor"],
     "message publish": [
         "polymq message publish orders new --content-type application/json < order.json"
