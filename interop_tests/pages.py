@@ -48,6 +48,8 @@ def commands(block: str) -> Iterator[Command]:
             command = Command(line[2:])
         elif command is not None and not command.shown and command.text.endswith("\\"):
             command.text += f"\n{line}"
+        elif line.startswith("# "):
+            continue  # says what the next command does
         else:
             assert command is not None, line
             command.shown.append(line)

@@ -19,7 +19,14 @@ from paho.mqtt.enums import CallbackAPIVersion
 from interop_tests.conftest import Server, StartServer
 from interop_tests.pages import ROOT, Page, agrees, commands
 
-NEEDS = {"start-mqtt.md": "mosquitto_sub", "start-http.md": "curl", "troubleshooting.md": "curl"}
+NEEDS = {
+    "start-mqtt.md": "mosquitto_sub",
+    "../README.md": "mosquitto_sub",
+    "start-http.md": "curl",
+    "monitoring.md": "curl",
+    "troubleshooting.md": "curl",
+}
+"""Programs that a page needs beside the packages of the tests."""
 PASSWORD = "a password of the device"
 DEFINITIONS = {
     "exchanges": [
@@ -124,6 +131,16 @@ def test_the_page_does_what_it_says(name: str, least: int, server: Server, tmp_p
 @pytest.mark.spark
 def test_the_page_about_parquet_does_what_it_says(server: Server, tmp_path: Path) -> None:
     assert page("start-parquet.md", server, tmp_path / "reader").run() == 6
+
+
+@pytest.mark.spark
+def test_the_first_messages_of_the_readme(server: Server, tmp_path: Path) -> None:
+    """As somebody runs them who has the tree, with PolyMQ installed in .venv."""
+    shown = page("../README.md", server, tmp_path / "reader")
+    for name, target in ((".venv", Path(sys.prefix)), ("examples", ROOT / "examples")):
+        (tmp_path / "reader" / name).symlink_to(target)
+    assert shown.run() == 11
+    assert shown.printed == ["room1.temp b'21.5'\n"]
 
 
 def test_topology_and_messages_of_a_broker_of_amqp_are_copied(
