@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN := $(BIN)/python -m
 
 FOLDERS := core_log broker net remoting namesrv replication gateways spark_sink polymq
-CHECKED := polymq examples benchmarks tests interop_tests
+CHECKED := polymq examples benchmarks tests interop_tests docs/site
 # Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses 4 --dist worksteal
@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(FOLDERS) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench clean help
+.PHONY: install demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench reference site clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,12 @@ $(VENV)/.installed-fuzz: $(BUILD_INPUTS) | $(BIN)/python
 	@echo "Installing PolyMQ with what tests and the search for broken parsers need. $(COMPILING)"
 	$(PIP) install --editable '.[fuzz]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev
+
+# Needs no extra but `docs`, so it is no step between the others.
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
+	@echo "Installing what the documentation site is built with: about 60 MB."
+	$(PIP) install --editable '.[docs]'
+	@touch $@
 
 install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 	@$(BIN)/polymq doctor --brief
@@ -99,7 +105,14 @@ run: $(VENV)/.installed  ## Run a standalone server on the standard ports, with 
 bench: $(VENV)/.installed-dev  ## Measure against the peers that are installed here.
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
+reference: $(VENV)/.installed  ## Write the generated parts of docs/: the commands and the pictures.
+	$(RUN) docs.site.reference
+
+site: $(VENV)/.installed-docs reference  ## Build the documentation site into build/site; a broken link fails.
+	$(RUN) sphinx --quiet --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/site-state . build/site
+	@echo "The site is in build/site: open build/site/index.html."
+
 clean:  ## Remove what was built (not ./data).
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(FOLDERS) -name '*.so' -delete
-	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev $(VENV)/.installed-fuzz
+	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev $(VENV)/.installed-fuzz $(VENV)/.installed-docs

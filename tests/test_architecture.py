@@ -34,7 +34,7 @@ LINKED = frozenset(
 """Folders that the package `polymq` has links to: their modules are imported as its own."""
 BARE = "(without polymq.) "
 """Before the name of a module of theirs that is imported as if its folder were a package."""
-OURS = LINKED | {"polymq", "interop_tests", "tests", "examples", "benchmarks"}
+OURS = LINKED | {"polymq", "interop_tests", "tests", "examples", "benchmarks", "docs"}
 
 GATEWAY = frozenset({"broker.port", "net", "core_log.kernels.batch"})
 
@@ -54,6 +54,7 @@ TABLE: dict[str, frozenset[str]] = {
     "polymq": frozenset({"*"}),
     "examples": frozenset({"polymq.client", "remoting", "spark_sink", "*third-party*"}),
     "interop_tests": frozenset({"*third-party*"}),
+    "docs": frozenset({"polymq.cli", "click", "sphinx"}),
 }
 
 # Files that may import more than their folder: drivers and adapters, one file each.

@@ -29,6 +29,7 @@ FOLDERS = (
     "tests",
     "examples",
     "benchmarks",
+    "docs",
 )
 
 LINE_COLUMNS_MAX = 100

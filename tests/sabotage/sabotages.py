@@ -14,6 +14,7 @@ from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_bridges import OF_THE_BRIDGES
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
+from tests.sabotage.of_the_documentation import OF_THE_DOCUMENTATION
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
@@ -50,6 +51,7 @@ SABOTAGES = (
     *OF_THE_TURNS,
     *OF_THE_CLIENTS,
     *OF_THE_CONVERSION,
+    *OF_THE_DOCUMENTATION,
     *OF_THE_ENGINE,
     *OF_THE_SESSIONS,
     *OF_THE_OVERLAPS,

@@ -1,0 +1,76 @@
+"""Examples for `docs/commands.md`, beside those that a command's own help has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLES: Final[dict[str, list[str]]] = {
+    "backup create": ["polymq backup create /backups/broker-a --rate 50"],
+    "backup list": ["polymq backup list /backups/broker-a"],
+    "backup prune": ["polymq backup prune /backups/broker-a --keep 14"],
+    "backup restore": ["polymq backup restore /backups/broker-a --data-directory restored"],
+    "backup verify": ["polymq backup verify /backups/broker-a"],
+    "ban list": ["polymq ban list"],
+    "ban remove": ["polymq ban remove --address 203.0.113.0/24"],
+    "broker follow": ["polymq broker follow", "polymq broker follow --force"],
+    "broker promote": ["polymq broker promote"],
+    "broker status": ["polymq broker status"],
+    "console": [
+        "polymq console",
+        "polymq console --url https://broker.example.com:9465 --ca ca.pem",
+    ],
+    "doctor": ["polymq doctor"],
+    "message publish": [
+        "polymq message publish orders new --content-type application/json < order.json"
+    ],
+    "message read": [
+        "polymq message read sensors --from first --count 10",
+        "polymq message read sensors --from next --follow",
+    ],
+    "message show": ["polymq message show 1618"],
+    "mqtt client ban": ["polymq mqtt client ban device7 --reason 'floods the log' --for 1d"],
+    "mqtt client kick": ["polymq mqtt client kick device7"],
+    "mqtt client list": ["polymq mqtt client list --address 10.1.0.0/16"],
+    "mqtt client show": ["polymq mqtt client show device7"],
+    "mqtt client unban": ["polymq mqtt client unban device7"],
+    "namesrv": ["polymq namesrv --host 10.0.0.5 --port 9876 --data-directory names"],
+    "permission deny": ["polymq permission deny device7 publish devices.d8.#"],
+    "permission forget": ["polymq permission forget"],
+    "permission list": ["polymq permission list device7"],
+    "permission remove": ["polymq permission remove device7 publish devices.d8.#"],
+    "queue delete": ["polymq queue delete orders --if-unused --yes"],
+    "queue list": ["polymq queue list --sort ready --limit 3"],
+    "queue purge": ["polymq queue purge orders --yes"],
+    "queue show": ["polymq queue show orders"],
+    "retained clear": ["polymq retained clear 'sensors/old/#' --dry-run"],
+    "retained list": ["polymq retained list --filter 'sensors/#'"],
+    "serve": [
+        "polymq serve",
+        "polymq serve --config polymq.toml",
+        "polymq serve --print-config",
+        "polymq serve --host 0.0.0.0 --set storage.segment_bytes=268435456",
+    ],
+    "session delete": ["polymq session delete device7 --yes"],
+    "session list": ["polymq session list --state disconnected"],
+    "session show": ["polymq session show device7"],
+    "sink": [
+        "polymq sink --once --output lake --checkpoint lake-checkpoint",
+        "polymq sink --topic sensors --topic orders --every-seconds 60",
+    ],
+    "store": ["polymq store"],
+    "store cut list": ["polymq store cut list"],
+    "store cut show": ["polymq store cut show FILE --topic orders --format json"],
+    "topic create": ["polymq topic create orders --queues 4 min_in_sync=2"],
+    "topic delete": ["polymq topic delete orders --yes"],
+    "topic list": ["polymq topic list"],
+    "topic show": ["polymq topic show sensors"],
+    "user access-key add": ["polymq user access-key add lake"],
+    "user access-key list": ["polymq user access-key list lake"],
+    "user access-key remove": ["polymq user access-key remove lake KEY"],
+    "user delete": ["polymq user delete device7 --yes"],
+    "user disable": ["polymq user disable device7"],
+    "user enable": ["polymq user enable device7"],
+    "user list": ["polymq user list"],
+    "user password": ["polymq user password ann --password-file new.secret"],
+    "user role": ["polymq user role device7 --add device"],
+}
