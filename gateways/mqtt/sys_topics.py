@@ -130,6 +130,9 @@ class NoSysTopics:
     def left(self, receiver: Receiver) -> None:
         """The connection has ended."""
 
+    def every(self, seconds: float) -> None:
+        """Make the values so often at most, from the next time on. 0 is no interval."""
+
 
 class SysTopics(NoSysTopics):
     """These topics, for all MQTT listeners of a server.
@@ -173,6 +176,10 @@ class SysTopics(NoSysTopics):
         self._timed = False
 
     # --- who gets values --------------------------------------------------------------------
+
+    def every(self, seconds: float) -> None:
+        if seconds:
+            self._interval = seconds
 
     def came(self, receiver: Receiver, check_read: Callable[[Address], None]) -> None:
         """See `NoSysTopics`."""
