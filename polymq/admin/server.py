@@ -13,8 +13,9 @@ Rules against web pages that an operator's browser happens to show:
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -128,8 +129,9 @@ class AdminServer:
         self._listeners: list[LoopServer] = []
         self._paused = False
 
-    async def start(self, port: int) -> int:
-        """Listen on loopback; returns the bound port. Raises Failure."""
+    async def start(self, port: int, sockets: Sequence[socket.socket] = ()) -> int:
+        """Listen on loopback, on sockets that listen already if there are any; returns the bound
+        port. Raises Failure."""
         app = self._application(is_local=True)
         app.add_routes(
             [
@@ -150,15 +152,21 @@ class AdminServer:
                 unknown(_refuse_unknown),
             ]
         )
-        bound = await self._listen(app, ADMIN_HOST, port, None)
+        bound = await self._listen(app, ADMIN_HOST, port, None, sockets)
         self.roster.where = f"{ADMIN_HOST}:{bound}"
         return bound
 
-    async def start_remote(self, host: str, port: int, tls: TlsSource | None) -> int:
+    async def start_remote(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
         """Let operators of other machines use the API; returns the bound port. Raises Failure."""
         app = self._application(is_local=False)
         app.add_routes([unknown(_refuse_unknown)])
-        return await self._listen(app, host, port, tls)
+        return await self._listen(app, host, port, tls, sockets)
 
     def _application(self, *, is_local: bool) -> web.Application:
         let_in = partial(self._let_in, is_local=is_local)
@@ -171,7 +179,12 @@ class AdminServer:
         return app
 
     async def _listen(
-        self, app: web.Application, host: str, port: int, tls: TlsSource | None
+        self,
+        app: web.Application,
+        host: str,
+        port: int,
+        tls: TlsSource | None,
+        sockets: Sequence[socket.socket],
     ) -> int:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
@@ -179,7 +192,7 @@ class AdminServer:
         server, loop = runner.server, asyncio.get_running_loop()
         assert server is not None
         try:
-            bound = await bind(loop, host, port)
+            bound = list(sockets) or await bind(loop, host, port)
         except OSError as error:
             await self.stop()
             text = f"admin: {explain(host, port, error)}"
