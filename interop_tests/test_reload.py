@@ -60,11 +60,21 @@ class Configuration:
     def write(self, **values: Any) -> None:
         """Write the file, with other values."""
         self.values |= values
-        lines = (f"{name} = {json.dumps(value)}" for name, value in self.values.items())
+        lines = (f"{name} = {_toml(value)}" for name, value in self.values.items())
         self.path.write_text("\n".join(lines) + "\n")
 
     def start(self, start_server: StartServer, **more: object) -> Server:
         return start_server(environment={"POLYMQ_CONFIG": str(self.path)}, **more)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        tables = (
+            "{" + ", ".join(f"{key} = {json.dumps(one)}" for key, one in table.items()) + "}"
+            for table in value
+        )
+        return "[" + ", ".join(tables) + "]"
+    return json.dumps(value)
 
 
 @pytest.fixture
@@ -336,3 +346,73 @@ def test_a_name_server_shows_its_new_certificate(
         process.stderr.read()
         process.stderr.close()
         assert process.wait(SECONDS) == 0
+
+
+def test_open_connections_keep_what_they_were_told(
+    start_server: StartServer, configuration: Configuration
+) -> None:
+    """A client that was told it may publish with QoS 2 and large packets goes on with that. A new
+    one is told the new limits, and closed if it does not keep to them."""
+    configuration.write(**{"mqtt.listeners": [{"name": "own"}]})
+    server = configuration.start(start_server)
+    port = json.loads((server.data_directory / "server.json").read_text())["mqtt_listeners"]["own"]
+    large = b"x" * 100_000
+    with Mqtt5(port, "old") as old:
+        assert old.told.get("MaximumQoS") is None
+        old.publish("t/before", large)
+        listener = {"name": "own", "packet_bytes_max": 50_000}
+        configuration.write(**{"mqtt.qos_max": 1, "mqtt.listeners": [listener]})
+        assert polymq(server, "reload").returncode == 0
+        for topic in ("t/before", "t/after"):  # known to the server, and new to it
+            old.publish(topic, large)
+        with Mqtt5(port, "new") as new:
+            assert new.told["MaximumQoS"] == 1
+            assert new.told["MaximumPacketSize"] == 50_000
+            new.paho.publish("t/new", b"x", 2)
+            assert new.gone.wait(SECONDS)
+        with Mqtt5(port, "larger") as larger:
+            larger.paho.publish("t/new", large, 1)
+            assert larger.gone.wait(SECONDS)
+        assert not old.gone.is_set()
+
+
+class Mqtt5:
+    """A client of MQTT 5.
+
+    Attributes:
+        told: the properties of CONNACK.
+        gone: its connection has ended.
+    """
+
+    def __init__(self, port: int, name: str) -> None:
+        self.paho = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=name,
+            protocol=paho.MQTTv5,
+            reconnect_on_failure=False,
+        )
+        self.told: dict[str, Any] = {}
+        self.gone, came = threading.Event(), threading.Event()
+
+        def connected(_c: Any, _u: Any, _f: Any, _code: Any, properties: Any) -> None:
+            self.told = properties.json()
+            came.set()
+
+        self.paho.on_connect = connected
+        self.paho.on_disconnect = lambda *_: self.gone.set()
+        self.paho.connect("127.0.0.1", port)
+        self.paho.loop_start()
+        assert came.wait(SECONDS)
+
+    def publish(self, topic: str, body: bytes) -> None:
+        """With QoS 2, to its end."""
+        sent = self.paho.publish(topic, body, 2)
+        sent.wait_for_publish(SECONDS)
+        assert sent.is_published()
+
+    def __enter__(self) -> Mqtt5:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.paho.disconnect()
+        self.paho.loop_stop()

@@ -410,6 +410,7 @@ def test_a_reload_applies_every_setting(stage: Stage) -> None:
         ("tls", "certificate", "/no/such.pem", "tls.certificate: /no/such.pem cannot be read"),
         ("tls", "key", "MISMATCH", "tls.key"),
         ("jwt", "secret_file", "/no/secret", "jwt.secret_file"),
+        ("names", "access_key", "k", "names.access_key and names.secret_key_file have to be set"),
         ("login_service", "header_file", "/no/header", "login_service.header_file"),
     ],
 )
