@@ -94,6 +94,12 @@ class Disk:
         when they are not any more."""
         self._watchers.append(callback)
 
+    def change(self, settings: DiskSettings) -> None:
+        """Other marks from now on."""
+        self.settings = settings
+        if self.size_bytes >= 0:
+            self.measured(self.free_bytes, self.size_bytes)
+
     # --- what it is told --------------------------------------------------------------------
 
     def measured(self, free_bytes: int, size_bytes: int) -> None:

@@ -29,6 +29,7 @@ from polymq.namesrv.limits import NameServerLimits
 from polymq.namesrv.login import Login
 from polymq.namesrv.requests import Answer, Asked, Requests
 from polymq.namesrv.tables import Tables
+from polymq.namesrv.tls_listener import TlsListener
 from polymq.net.budget import Budget, Share
 from polymq.net.roster import Roster
 from polymq.remoting.codes import ResponseCode
@@ -62,7 +63,7 @@ class Log(Protocol):
         """What should not be."""
 
 
-Listener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
+Listener = trio.SocketListener | trio.SSLListener[trio.SocketStream] | TlsListener
 
 
 async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:

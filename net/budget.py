@@ -69,6 +69,12 @@ class Budget:
             share.count += 1
             return True
 
+    def resize(self, share: Share, limit: int) -> None:
+        """See `Share.resize`."""
+        with self._lock:
+            self.wanted += limit - share.limit
+            share.limit = limit
+
     def give(self, share: Share) -> None:
         """See `Share.give`."""
         with self._lock:
@@ -104,6 +110,11 @@ class Share:
     def take(self) -> bool:
         """There is one connection more. False if there may not be: close it."""
         return self._budget.take(self)
+
+    def resize(self, limit: int) -> None:
+        """Another greatest number from now on. Connections that are there stay; what the share has
+        to itself stays as it was."""
+        self._budget.resize(self, limit)
 
     def give(self) -> None:
         """A connection that was taken is gone."""

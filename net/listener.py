@@ -128,6 +128,11 @@ class Listener:
         """Those that were let in and are not gone."""
         return self.roster.connections
 
+    def change(self, *, connections_max: int, rate_max: float = 0) -> None:
+        """Accept by these limits from now on. Open connections stay."""
+        self.roster.resize(connections_max)
+        self._rate = AcceptRate(rate_max, self._context.now()) if rate_max else None
+
     def accept(self, factory: Callable[[], SocketConnection], address: str) -> SocketConnection:
         """A connection for a new socket; one over the limit is closed as soon as it is made."""
         connection = self.admit(factory, address)

@@ -67,6 +67,7 @@ class Roster(Generic[C]):
         self._share = share
         self._close = close
         self._now = now
+        self._newcomers_of_share = newcomers_max is None
         self._newcomers_max = share.newcomers_max if newcomers_max is None else newcomers_max
         self._emptied = emptied
         self._newcomers: Newcomers[C] = Newcomers()
@@ -81,6 +82,12 @@ class Roster(Generic[C]):
     def proven_count(self) -> int:
         """Connections that have proven themselves."""
         return len(self.connections) - len(self._newcomers)
+
+    def resize(self, connections_max: int) -> None:
+        """Let in so many from now on. None that is there is closed for that."""
+        self._share.resize(connections_max)
+        if self._newcomers_of_share:
+            self._newcomers_max = self._share.newcomers_max
 
     def admit(self, make: Callable[[], C], address: str) -> C | None:
         """A connection was accepted.

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field, model_validator
 
 from polymq.outside_urls import check_url
-from polymq.setting_kinds import Section
+from polymq.setting_kinds import Live, Section
 
 URL_BYTES_MAX: Final = 2_048
 
@@ -16,16 +16,16 @@ URL_BYTES_MAX: Final = 2_048
 class AskedSettings(Section):
     """A service, or a plugin of amqtt, that is asked."""
 
-    url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
+    url: Live[Annotated[str, Field(max_length=URL_BYTES_MAX)]] = ""
     """The URL that is asked: with POST and a JSON object. https; http only to this machine and to
     `plain_hosts`. Redirects are not followed. Empty: nobody is asked."""
-    plain_hosts: list[str] = Field(default=[])
+    plain_hosts: Live[list[str]] = Field(default=[])
     """Hosts that may be asked without TLS, although what is asked crosses the network unencrypted
     then."""
-    ca: str = ""
+    ca: Live[str] = ""
     """PEM file with the authorities that have to have issued the service's certificate. Empty:
     those that the system trusts."""
-    header_file: str = ""
+    header_file: Live[str] = ""
     """File with one header that is sent with each question, mode 0600, such as
     `Authorization: Bearer 6f1c...`: the service knows by it who asks. Empty: none is sent."""
     amqtt_plugin: str = ""
@@ -33,18 +33,18 @@ class AskedSettings(Section):
     amqtt_config_file: str = ""
     """TOML file with the configuration of the plugin: the fields of its class `Config`. Empty: it
     has none."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
+    timeout_seconds: Live[Annotated[float, Field(gt=0, le=10)]] = 4.0
     """How long a question may wait for its turn, and how long the service may take to answer
     it."""
-    calls_max: Annotated[int, Field(ge=1, le=1_000)] = 16
+    calls_max: Live[Annotated[int, Field(ge=1, le=1_000)]] = 16
     """How many questions are with the service at a time."""
-    waiting_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    waiting_max: Live[Annotated[int, Field(ge=1, le=100_000)]] = 1_000
     """How many others wait for their turn. What asks further ones is refused for the moment."""
-    cache_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    cache_max: Live[Annotated[int, Field(ge=1, le=1_000_000)]] = 10_000
     """How many answers are remembered."""
-    cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    cache_seconds: Live[Annotated[float, Field(ge=0, le=86_400)]] = 60.0
     """How long an answer is remembered. 0: not at all."""
-    denied_cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 5.0
+    denied_cache_seconds: Live[Annotated[float, Field(ge=0, le=86_400)]] = 5.0
     """How long the answer `deny` is remembered. 0: not at all."""
 
     @property
@@ -84,7 +84,7 @@ class AskedSettings(Section):
 class PermissionServiceSettings(AskedSettings):
     """An HTTP service, or a plugin of amqtt, that decides about topics of MQTT clients."""
 
-    url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
+    url: Live[Annotated[str, Field(max_length=URL_BYTES_MAX)]] = ""
     """The URL that is asked: with POST and a JSON object, for each topic and filter of an MQTT
     client that no stored or granted rule speaks of, and that is not remembered. https; http only to
     this machine and to `plain_hosts`. Redirects are not followed. Empty: what no rule allows is
@@ -93,13 +93,13 @@ class PermissionServiceSettings(AskedSettings):
     """Instead of `url`: the class of a topic plugin of amqtt, with its module, such as
     `amqtt.plugins.topic_checking.TopicAccessControlListPlugin`. Needs `polymq[amqtt]`. The plugin
     runs in a thread of this server."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
+    timeout_seconds: Live[Annotated[float, Field(gt=0, le=10)]] = 4.0
     """How long a question may wait for its turn, and how long the service may take to answer it.
     The client that it is about waits, and nobody else."""
-    waiting_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    waiting_max: Live[Annotated[int, Field(ge=1, le=100_000)]] = 10_000
     """How many others wait for their turn; each client has a few at a time. What asks further ones
     is refused for the moment."""
-    cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    cache_seconds: Live[Annotated[float, Field(ge=0, le=86_400)]] = 60.0
     """How long the answers `allow` and `ignore` are remembered. A publisher is asked about again
     after that; a subscription, when the client connects the next time. 0: not at all, so that each
     read of a publisher is a question."""

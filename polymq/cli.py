@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -41,6 +42,7 @@ ELSEWHERE: Final = {
     "broker": "polymq.commands.broker",
     "config": "polymq.commands.config",
     "console": "polymq.commands.console",
+    "reload": "polymq.commands.reload",
 }
 """Commands that stand in other modules, which are imported when the command is used."""
 
@@ -100,7 +102,8 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """
-    settings = settings_from(options)
+    load = partial(settings_from, options)
+    settings = load()
     if print_config:
         from polymq.render import render_toml
 
@@ -108,7 +111,7 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
         return ExitCode.OK
     from polymq.serve import run_server
 
-    return run_server(settings, ready_file=ready_file)
+    return run_server(settings, ready_file=ready_file, load=load)
 
 
 @polymq.command()
@@ -134,9 +137,10 @@ def namesrv(ready_file: Path | None, **options: Any) -> int:
     brokers have a topic. `polymq serve` already runs one; this command is for clusters. Name
     servers do not know of each other: every broker is configured with the addresses of all.
     """
-    from polymq.name_server import run_name_server
+    from polymq.name_server_program import run_name_server
 
-    return run_name_server(settings_from(options), ready_file=ready_file)
+    load = partial(settings_from, options)
+    return run_name_server(load(), ready_file=ready_file, load=load)
 
 
 @polymq.command()

@@ -27,12 +27,9 @@ from polymq.admin.node import ShownNode
 from polymq.admin.operator_token import new_token, remove_token, write_token
 from polymq.admin.server import AdminServer
 from polymq.broker import errors as broker_errors
-from polymq.broker.disk import DiskSettings
 from polymq.broker.engine import Engine
-from polymq.broker.limits import Limits as EngineLimits
-from polymq.broker.sessions.settings import SessionSettings
 from polymq.broker.state.database import StateDb
-from polymq.broker.topics.settings import TopicSettings
+from polymq.checks import check_all
 from polymq.core_log.errors import StoreError, is_full
 from polymq.core_log.files import Files, RealFiles
 from polymq.core_log.store import Store
@@ -41,8 +38,10 @@ from polymq.descriptors import (
     open_files_max,
     say_what_was_lowered,
 )
+from polymq.engine_settings import changeable_of
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.amqp.headers import AmqpHeaders
+from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
 from polymq.logs import logger, suppressed_lines
@@ -52,15 +51,14 @@ from polymq.metrics.mqtt import event_probes, is_mqtt, limit_probes, mqtt_probes
 from polymq.metrics.queues import queue_probes
 from polymq.metrics.registry import Probe, counter, gauge, make_registry
 from polymq.metrics.rosters import Rosters, roster_probes
-from polymq.mqtt_bridges import Bridges, BridgeStates, check_bridges
+from polymq.mqtt_bridges import Bridges, BridgeStates
 from polymq.mqtt_listeners import (
-    check_listeners_tls,
     is_private,
     open_listeners,
     open_websockets,
     plain_listeners,
 )
-from polymq.name_server import NameServerThread, is_installed, names_credentials
+from polymq.name_server import NameServerThread, is_installed
 from polymq.names import Registration, names_probe, record_host
 from polymq.net.budget import Budget
 from polymq.net.connection import Context
@@ -69,24 +67,23 @@ from polymq.net.listener import CannotListen
 from polymq.net.roster import Roster
 from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
+from polymq.reloading.applying import Running, prepare
+from polymq.reloading.reloader import Reloader
 from polymq.remoting.compression import plain_body
 from polymq.replicating import Replication, promoted_value
 from polymq.replication_memory import STORE_DIRECTORY, above_term, refusal
-from polymq.replication_settings import check_settings
 from polymq.segment_size import say_size
 from polymq.servers import (
     LISTENERS,
     GatewayServer,
     ManyPorts,
-    check_tls,
-    connection_settings,
 )
 from polymq.settings import Settings, is_loopback
 from polymq.store_opening import advice, check_is_whole, code_of, store_settings_of
 from polymq.store_report import store_probes
 from polymq.sys_figures import ServerTopics, make_sys_topics
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
-from polymq.tls_files import TlsFiles
+from polymq.tls_files import TlsFiles, TlsWatch
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
@@ -107,12 +104,7 @@ def open_store(settings: Settings, *, files: Files | None = None) -> Store:
         files: the way to the disk; the operating system's by default.
     """
     directory = settings.server.data_directory
-    check_settings(settings)
-    check_tls(settings)
-    OutsideLogins(settings)
-    check_listeners_tls(settings)
-    check_bridges(settings)
-    names_credentials(settings)
+    check_all(settings)
     try:
         files = files or RealFiles()
         _make_directory(directory)
@@ -163,6 +155,8 @@ class Node:
 
     Args:
         replication_sockets: see `Replication`.
+        inherited: sockets that listeners have already.
+        reloader: applies another configuration; None: nothing does.
     """
 
     def __init__(
@@ -172,7 +166,11 @@ class Node:
         budget: Budget | None = None,
         *,
         replication_sockets: Sequence[socket.socket] = (),
+        inherited: InheritedSockets = NOTHING_INHERITED,
+        reloader: Reloader | None = None,
     ) -> None:
+        self._inherited = inherited
+        self._reloader = reloader
         self._replication_sockets = replication_sockets
         self._admin: AdminServer | None = None
         self._settings = settings
@@ -181,7 +179,9 @@ class Node:
         self._stack: list[Callable[[], Any]] = []
         self._servers: dict[str, GatewayServer] = {}
         self._mqtt_listeners: dict[str, int | str] = {}  # port or path, by name
-        self._tls_files: TlsFiles | None = None
+        self._tls_files = TlsFiles()
+        self._tls_watch = TlsWatch(self._tls_files, settings.tls.check_files_seconds)
+        self._sys_topics: ServerTopics | None = None
         self._engine: Engine
         self._upkeep: Upkeep
         self._registration: Registration | None = None
@@ -263,57 +263,62 @@ class Node:
         beside = self._name_server
         ports["names_tls"] = None if beside is None else beside.tls_port
         self._stack.append(self.replication.stop)
-        ports["replication"] = await self.replication.start(self._engine, context)
+        ports["replication"] = await self.replication.start(self._engine, context, self._tls_files)
+        self._tls_watch.start()
+        self._stack.append(self._tls_watch.stop)
         say_what_was_lowered(self._budget, open_files_max())
         return Ports(
             host=settings.server.host, **ports, mqtt_listeners=self._mqtt_listeners or None
         )
 
-    def renew_tls(self) -> None:
-        """Read the files of TLS again; new connections use them."""
-        if self._tls_files is not None:
-            self._tls_files.renew()
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self._settings
+
+    def prepare(self, settings: Settings) -> Callable[[], None]:
+        """Make ready to go on with other settings (`reloading/applying.py`). May be called in a
+        thread. Raises Failure."""
+        running = Running(
+            engine=self._engine,
+            upkeep=self._upkeep,
+            servers=self._servers,
+            tls_files=self._tls_files,
+            tls_watch=self._tls_watch,
+            outside=self._outside,
+            sys_values=self._sys_topics and self._sys_topics.values,
+        )
+        apply = prepare(running, self._settings, settings)
+
+        def go_on() -> None:
+            apply()
+            self._settings = settings
+
+        return go_on
 
     def _make_engine(self, scheduler: Context, readers: Workers, hashers: Workers) -> Engine:
         """Fold the state. Raises StoreError."""
         settings = self._settings
+        wanted = changeable_of(settings)
         return Engine(
             store=self._store,
             clock_ms=clock_ms,
             scheduler=scheduler,
             readers=readers,
             new_name=random_name,
-            limits=EngineLimits(
-                subscriptions_per_session_max=settings.mqtt.subscriptions_max,
-                scram_iterations=settings.login.scram_iterations,
-                retained_max=settings.mqtt.retained_max,
-                retained_bytes_max=settings.mqtt.retained_bytes_max,
-            ),
+            limits=wanted.limits,
             state_db=StateDb(settings.server.data_directory / STATE_FILE),
             hashers=hashers,
-            outside=self._outside.for_engine,
+            outside=self._outside.for_engine(settings),
             header_reader=AmqpHeaders(),
             plain_body=plain_body,
             strangers=is_private(settings) or settings.server.allow_insecure,
-            topic_defaults=TopicSettings().with_values(
-                {**settings.topics.model_dump(), "min_in_sync": settings.replication.min_in_sync}
-            ),
+            topic_defaults=wanted.topics,
             min_in_sync=settings.replication.min_in_sync,
-            session_settings=SessionSettings(
-                expiry_seconds=settings.mqtt.session_expiry_seconds,
-                keeps_qos_0=settings.mqtt.queue_qos0_messages,
-                waiting_max=settings.mqtt.session_queue_max,
-                overflow=settings.mqtt.session_queue_overflow,
-                share_strategy=settings.mqtt.shared_subscription_strategy,
-            ),
-            connection_settings=connection_settings(settings),
+            session_settings=wanted.sessions,
+            connection_settings=wanted.connections,
             **self.replication.engine_options,
-            disk_settings=DiskSettings(
-                reserve_bytes=settings.storage.disk_reserve_bytes,
-                early_bytes=settings.storage.disk_early_bytes,
-                drop_oldest=settings.storage.disk_full_drops_oldest,
-                log_bytes_max=settings.storage.log_bytes_max,
-            ),
+            disk_settings=wanted.disk,
         )
 
     def _log_access(self) -> None:
@@ -385,12 +390,14 @@ class Node:
         backups = BackupHandlers(self._engine, self._store, settings.server.data_directory)
         sys_topics: ServerTopics | None = None
         if settings.mqtt.enabled or settings.mqtt.listeners:
-            sys_topics = self._make_sys_topics(context, bridges.states)
+            sys_topics = self._sys_topics = self._make_sys_topics(context, bridges.states)
         events = event_probes(sys_topics and sys_topics.events)
-        registry = make_registry([*self._probes(), *events, *bridges.probes(), *backups.probes()])
+        reloads = [] if self._reloader is None else self._reloader.probes()
+        registry = make_registry(
+            [*self._probes(), *events, *bridges.probes(), *backups.probes(), *reloads]
+        )
         ports: dict[str, int | None] = {}
-        tls_files = self._tls_files = TlsFiles(context.call_later, settings.tls.check_files_seconds)
-        self._stack.append(tls_files.stop)
+        tls_files = self._tls_files
         for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
@@ -405,12 +412,24 @@ class Node:
         opened = self._servers.__setitem__
         if settings.mqtt.enabled and settings.mqtt.websocket:
             ports |= await open_websockets(
-                settings, self._engine.port, context, tls_files, opened, sys_topics
+                settings,
+                self._engine.port,
+                context,
+                tls_files,
+                opened,
+                sys_topics,
+                self._inherited,
             )
         self._mqtt_listeners = await open_listeners(
-            settings, self._engine.port, context, tls_files, opened, sys_topics
+            settings,
+            self._engine.port,
+            context,
+            tls_files,
+            opened,
+            sys_topics,
+            self._inherited,
         )
-        self._stack.append(partial(bridges.stop, settings.server.drain_seconds))
+        self._stack.append(lambda: bridges.stop(self._settings.server.drain_seconds))
         bridges.start(self._servers.values())
         if not any(ports.values()) and not self._mqtt_listeners:
             logger("polymq").warning(
@@ -420,7 +439,6 @@ class Node:
         ports["admin"] = None
         if settings.admin.enabled:
             ports |= await self._open_admin(registry, backups, tls_files)
-        tls_files.start()
         return ports
 
     async def _open_listener(
@@ -428,21 +446,23 @@ class Node:
     ) -> dict[str, int | None]:
         """Open one protocol's port, its port with TLS, or both. Raises Failure, CannotListen."""
         settings = self._settings
-        host, section = settings.server.host, settings.listeners[name]
+        host, section, take = settings.server.host, settings.listeners[name], self._inherited.take
         tls = tls_files.source(settings.tls, HTTP_PROTOCOLS if name == "http" else ())
         assert tls is not None or section.plain, "check_tls was asked before"
         client = self._servers[name] = make()
         if tls is None:
-            return {name: await client.start(host, section.port)}
+            return {name: await client.start(host, section.port, None, take(name))}
         secure = f"{name}s"
         if not section.plain:
-            return {secure: await client.start(host, section.tls_port, tls)}
-        ports: dict[str, int | None] = {name: await client.start(host, section.port)}
+            return {secure: await client.start(host, section.tls_port, tls, take(secure))}
+        ports: dict[str, int | None] = {
+            name: await client.start(host, section.port, None, take(name))
+        }
         if isinstance(client, ManyPorts):
-            ports[secure] = await client.listen_too(host, section.tls_port, tls)
+            ports[secure] = await client.listen_too(host, section.tls_port, tls, take(secure))
         else:
             client = self._servers[secure] = make()
-            ports[secure] = await client.start(host, section.tls_port, tls)
+            ports[secure] = await client.start(host, section.tls_port, tls, take(secure))
         return ports
 
     def _make_sys_topics(self, context: Context, bridges: BridgeStates) -> ServerTopics:
@@ -466,7 +486,8 @@ class Node:
                 "there is no name server beside this broker: it needs trio (pip install trio)"
             )
         elif settings.names.enabled:
-            thread = NameServerThread(settings, self._budget)
+            tls = self._tls_files.source(settings.tls)
+            thread = NameServerThread(settings, self._budget, tls, self._inherited)
             self._stack.append(lambda: asyncio.to_thread(thread.stop))
             beside = await thread.start()
             self._name_server = thread
@@ -495,7 +516,7 @@ class Node:
             self.unwritten.append(partial(write_token, directory, token))
         self._stack.append(lambda: remove_token(directory))
         node = ShownNode(
-            settings=self._settings,
+            current=lambda: self._settings,
             engine=self._engine,
             store=self._store,
             budget=self._budget,
@@ -505,6 +526,7 @@ class Node:
             connections=self._connection_counts,
             registration=lambda: self._registration,
             started_ms=self._started_ms,
+            reloader=self._reloader,
         )
         admin = AdminServer(
             node=node,
@@ -516,12 +538,15 @@ class Node:
         )
         self._admin = admin
         self._stack.append(self._close_admin)
-        ports: dict[str, int | None] = {"admin": await admin.start(self._settings.admin.port)}
+        take = self._inherited.take
+        ports: dict[str, int | None] = {
+            "admin": await admin.start(self._settings.admin.port, take("admin"))
+        }
         api = self._settings.api
         if api.enabled:
             tls = tls_files.source(self._settings.tls, HTTP_PROTOCOLS)
             host = api.host or self._settings.server.host
-            ports["api"] = await admin.start_remote(host, api.port, tls)
+            ports["api"] = await admin.start_remote(host, api.port, tls, take("api"))
         return ports
 
     async def _close_admin(self) -> None:
@@ -581,6 +606,7 @@ class Node:
             *queue_probes(self._engine),
             *login_probes(self._engine),
             *self._outside.probes(),
+            *self._tls_files.probes(),
             *self._shortage_probes(),
             *self.replication.probes(),
             *mqtt_probes(lambda: self._servers),

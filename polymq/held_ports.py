@@ -9,18 +9,22 @@ may bind it all the same (both say SO_REUSEADDR).
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from polymq.errors import ExitCode, Failure
-from polymq.mqtt_listeners import check_unix_paths, wanted_listener_ports
+from polymq.mqtt_listeners import check_unix_paths, host_of, owner_of
 from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, running_server
 from polymq.settings import Settings
 
 
-def reserve_ports(settings: Settings) -> ExitStack:
+def reserve_ports(settings: Settings, inherited: Collection[str] = ()) -> ExitStack:
     """Bind the ports that the settings name; closing what is returned lets them go.
+
+    Args:
+        inherited: labels of listeners that have their sockets already.
 
     Raises:
         Failure: IN_USE, a server runs in the data directory; CANNOT_LISTEN, somebody else has a
@@ -28,7 +32,10 @@ def reserve_ports(settings: Settings) -> ExitStack:
     """
     owners: dict[tuple[str, int], str] = {}
     with ExitStack() as held:
-        for name, host, port in wanted_ports(settings):
+        for wanted in wanted_ports(settings):
+            if wanted.label in inherited:
+                continue
+            name, host, port = wanted.owner, wanted.host, wanted.port
             owner = owners.setdefault((host, port), name)
             if port and owner != name:
                 text = f"{name}: port {port} is that of {owner}: choose another for one of the two"
@@ -42,13 +49,53 @@ def reserve_ports(settings: Settings) -> ExitStack:
                     raise Failure(ExitCode.IN_USE, f"{text} choose another") from error
                 text = f"{name}: {explain(host, port, error)}"
                 raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        check_unix_paths(settings)
+        check_unix_paths(settings, inherited)
         return held.pop_all()
 
 
-def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
-    """(listener, host, port) of all; port 0, which the system picks, shows whether the host can be
-    bound."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenAddress:
+    """Where a listener is to be.
+
+    Attributes:
+        label: its name in the log and of its inherited sockets.
+        owner: what messages about it begin with.
+    """
+
+    label: str
+    host: str
+    port: int
+    owner: str
+
+
+def wanted_ports(settings: Settings) -> Iterator[ListenAddress]:
+    """The addresses of all listeners with a port; port 0, which the system picks, shows whether the
+    host can be bound."""
+    for label, host, port in _own_ports(settings):
+        yield ListenAddress(label=label, host=host, port=port, owner=label)
+    for listener in settings.mqtt.listeners:
+        if listener.type != "unix":
+            host = host_of(settings, listener)
+            owner = owner_of(listener)
+            yield ListenAddress(label=listener.label, host=host, port=listener.port, owner=owner)
+    if settings.admin.enabled:
+        yield ListenAddress(label="admin", host=ADMIN_HOST, port=settings.admin.port, owner="admin")
+    if settings.admin.enabled and settings.api.enabled:
+        host = settings.api.host or settings.server.host
+        yield ListenAddress(label="api", host=host, port=settings.api.port, owner="api")
+    yield from wanted_name_ports(settings)
+
+
+def socket_hosts(settings: Settings) -> dict[str, str]:
+    """For which listeners there may be inherited sockets, and the host that the settings say; empty
+    for Unix sockets."""
+    hosts = {wanted.label: wanted.host for wanted in wanted_ports(settings)}
+    unix = [listener for listener in settings.mqtt.listeners if listener.type == "unix"]
+    return hosts | {listener.label: "" for listener in unix}
+
+
+def _own_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
+    """(label, host, port) of those that each protocol has."""
     host = settings.server.host
     secure = bool(settings.tls.certificate)
     for name, section in settings.listeners.items():
@@ -61,15 +108,19 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
         yield "mqtt_ws", host, mqtt.websocket_port
     if mqtt.enabled and mqtt.websocket and secure:
         yield "mqtt_wss", host, mqtt.websocket_tls_port
-    yield from wanted_listener_ports(settings)
-    if settings.admin.enabled:
-        yield "admin", ADMIN_HOST, settings.admin.port
-    if settings.admin.enabled and settings.api.enabled:
-        yield "api", settings.api.host or host, settings.api.port
-    if settings.names.enabled:
-        yield "names", host, settings.names.port
-    if settings.names.enabled and secure:
-        yield "names", host, settings.names.tls_port
+
+
+def wanted_name_ports(settings: Settings, *, alone: bool = False) -> Iterator[ListenAddress]:
+    """Those of a name server.
+
+    Args:
+        alone: it is a program of its own, which runs whatever `names.enabled` says.
+    """
+    names, host = settings.names, settings.server.host
+    if names.enabled or alone:
+        yield ListenAddress(label="names", host=host, port=names.port, owner="names")
+        if settings.tls.certificate:
+            yield ListenAddress(label="names_tls", host=host, port=names.tls_port, owner="names")
 
 
 def _reserve(held: ExitStack, host: str, port: int) -> None:

@@ -10,6 +10,8 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from polymq.setting_kinds import (
+    Fresh,
+    Live,
     Network,
     Origin,
     PortNumber,
@@ -85,42 +87,42 @@ class MqttListener(Section):
     """The permissions of the Unix socket, in octal. A client needs permission to write."""
     group: str = ""
     """The group that owns the Unix socket, by name or number. Empty: that of the server."""
-    websocket_path: UrlPath = "/mqtt"
+    websocket_path: Fresh[UrlPath] = "/mqtt"
     """The path of the URL that clients connect to. The path `/` is accepted, too."""
-    websocket_origins: list[Origin] = []
+    websocket_origins: Fresh[list[Origin]] = []
     """The origins of the pages that may connect. Empty: pages of every origin."""
     tls: bool = False
     """Whether its clients use TLS. What is not set below is as in `[tls]`."""
-    tls_certificate: str = ""
+    tls_certificate: Fresh[str] = ""
     """As `tls.certificate`, for this listener. It is set together with `tls_key`."""
-    tls_key: str = ""
+    tls_key: Fresh[str] = ""
     """As `tls.key`, for this listener."""
-    tls_client_ca: str = ""
+    tls_client_ca: Fresh[str] = ""
     """As `tls.client_ca`, for this listener."""
-    tls_client_certificates: Literal["", "required", "optional", "none"] = ""
+    tls_client_certificates: Fresh[Literal["", "required", "optional", "none"]] = ""
     """As `tls.client_certificates`, for this listener. none: clients need no certificate, although
     `tls.client_ca` is set."""
-    tls_crl: str = ""
+    tls_crl: Fresh[str] = ""
     """As `tls.crl`, for this listener."""
     user_from_certificate: UserFrom = ""
     """As `mqtt.user_from_certificate`, for this listener."""
-    protocol_versions: Annotated[
+    protocol_versions: Fresh[Annotated[
         list[Literal["3.1", "3.1.1", "5"]], Field(min_length=1)
-    ] = ["3.1", "3.1.1", "5"]  # fmt: skip
+    ]] = ["3.1", "3.1.1", "5"]  # fmt: skip
     """The versions of MQTT that clients may use. Others are refused with the code for it."""
-    allow_anonymous: bool = True
+    allow_anonymous: Fresh[bool] = True
     """Whether a client may connect without a user name, if role:anonymous has permissions or there
     are no users. If false, every client has to log in, and none can while there are no users."""
     mount_point: Annotated[str, AfterValidator(_checked_mount_point)] = ""
     """A prefix such as "plant/" for the topics of its clients, which they do not see: it is put
     before the topics of their publishes, subscriptions and wills, and removed on delivery.
     Permissions are for the whole topic. Empty: none."""
-    connections_max: PositiveInt = 10_000
+    connections_max: Live[PositiveInt] = 10_000
     """How many connections there may be at a time. Further ones are closed at once."""
-    connection_rate_max: Annotated[float, Field(ge=0)] = 0
+    connection_rate_max: Live[Annotated[float, Field(ge=0)]] = 0
     """How many new connections it accepts in a second, on average; as many may come at once.
     Further ones are closed at once. 0: no limit."""
-    packet_bytes_max: Annotated[int, Field(ge=0, le=20 * MIB)] = 0
+    packet_bytes_max: Fresh[Annotated[int, Field(ge=0, le=20 * MIB)]] = 0
     """The size of the largest packet. 0: `storage.message_bytes_max` plus 64 KiB, which is also the
     most."""
     proxy_protocol: bool = False

@@ -10,7 +10,7 @@ from polymq.asked_settings import URL_BYTES_MAX, AskedSettings
 from polymq.broker.accounts.scram import ITERATIONS_MAX as SCRAM_ITERATIONS_MAX
 from polymq.broker.accounts.scram import ITERATIONS_MIN as SCRAM_ITERATIONS_MIN
 from polymq.outside_urls import check_directory_url, check_url
-from polymq.setting_kinds import Section
+from polymq.setting_kinds import Live, Section
 
 USER: Final = "{user}"
 """What a user's name takes the place of."""
@@ -31,7 +31,7 @@ def _checked_url(text: str) -> str:
 class LoginSettings(Section):
     """How clients log in, at all listeners."""
 
-    scram_iterations: Annotated[int, AfterValidator(_checked_iterations)] = 16_384
+    scram_iterations: Live[Annotated[int, AfterValidator(_checked_iterations)]] = 16_384
     """The cost of the keys for SCRAM-SHA-256, by which MQTT 5 clients can log in without sending
     their password. The keys are stored with a password when it is set, and when it is used for the
     first time after an upgrade. A client spends this time at each login: 4096 is the least that the
@@ -42,37 +42,39 @@ class LoginSettings(Section):
 class JwtSettings(Section):
     """JSON Web Tokens in the place of passwords, at all listeners. Needs `polymq[jwt]`."""
 
-    secret_file: str = ""
+    secret_file: Live[str] = ""
     """File with the secret that tokens are signed with (HS256): at least 32 bytes, mode 0600. Only
     one of the three files and `jwks_url` can be set. If none is, passwords are passwords whatever
     they look like."""
-    public_key_file: str = ""
+    public_key_file: Live[str] = ""
     """PEM file with the public key of who signs tokens: RSA (RS256), P-256 (ES256) or Ed25519
     (EdDSA)."""
-    jwks_file: str = ""
+    jwks_file: Live[str] = ""
     """JSON file with several such public keys (RFC 7517), which tokens name by `kid`."""
-    jwks_url: Annotated[str, AfterValidator(_checked_url), Field(max_length=URL_BYTES_MAX)] = ""
+    jwks_url: Live[
+        Annotated[str, AfterValidator(_checked_url), Field(max_length=URL_BYTES_MAX)]
+    ] = ""
     """URL of such a set of keys. It is fetched at the start, periodically, and when a token names a
     key that is not in it. https; http only to this machine. Redirects are not followed. Tokens are
     refused until the set has been fetched once; after that the last set that could be fetched
     counts."""
-    jwks_ca: str = ""
+    jwks_ca: Live[str] = ""
     """PEM file with the authorities that have to have issued the certificate of `jwks_url`. Empty:
     those that the system trusts."""
-    jwks_refresh_seconds: Annotated[float, Field(ge=10, le=86_400)] = 300.0
+    jwks_refresh_seconds: Live[Annotated[float, Field(ge=10, le=86_400)]] = 300.0
     """How often the set of `jwks_url` is fetched again."""
-    issuer: str = ""
+    issuer: Live[str] = ""
     """What the claim `iss` of a token has to be. Required."""
-    audience: str = ""
+    audience: Live[str] = ""
     """What the claim `aud` of a token has to be, or has to contain. Required."""
-    user_claim: Annotated[str, Field(min_length=1)] = "sub"
+    user_claim: Live[Annotated[str, Field(min_length=1)]] = "sub"
     """The claim with the name of the user. The user has to exist, unless the token has the claim
     that `permissions_claim` names."""
     permissions_claim: str = ""
     """The claim with permissions of the token's bearer, beside those of the stored user. A user of
     a token with this claim need not exist. Empty: tokens grant nothing. If it is set, clients have
     to log in even while there are no users."""
-    leeway_seconds: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    leeway_seconds: Live[Annotated[float, Field(ge=0, le=3600)]] = 30.0
     """By how much the clocks of issuer and server may differ: a token holds longer by that."""
 
     @property
@@ -100,11 +102,11 @@ class JwtSettings(Section):
 class LoginServiceSettings(AskedSettings):
     """An HTTP service, or a plugin of amqtt, that decides about logins with a password."""
 
-    url: Annotated[str, Field(max_length=URL_BYTES_MAX)] = ""
+    url: Live[Annotated[str, Field(max_length=URL_BYTES_MAX)]] = ""
     """The URL that is asked: with POST and a JSON object, for each login that is not remembered.
     https; http only to this machine and to `plain_hosts`. Redirects are not followed. Empty: only
     the stored users decide. If it is set, clients have to log in even while there are no users."""
-    plain_hosts: list[str] = []
+    plain_hosts: Live[list[str]] = []
     """Hosts that may be asked without TLS, although passwords cross the network unencrypted
     then."""
     amqtt_plugin: str = ""
@@ -140,12 +142,12 @@ class LoginServiceSettings(AskedSettings):
     permissions of a stored user, such as `devices/${username}/#`."""
     ldap_subscribe: list[str] = []
     """Topic filters that they may subscribe to."""
-    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 4.0
+    timeout_seconds: Live[Annotated[float, Field(gt=0, le=10)]] = 4.0
     """How long a question may wait for its turn, and how long the service may take to answer
     it. MQTT and AMQP clients have about ten seconds to log in."""
-    waiting_max: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    waiting_max: Live[Annotated[int, Field(ge=1, le=100_000)]] = 1_000
     """How many others wait for their turn. Further logins are refused for the moment."""
-    cache_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    cache_seconds: Live[Annotated[float, Field(ge=0, le=86_400)]] = 60.0
     """How long an answer is remembered, unless its `expires_in` is shorter. 0: not at all."""
 
     @property

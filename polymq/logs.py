@@ -37,26 +37,10 @@ _OF_EACH_USER: Final = frozenset({(audit.LOGGER, audit.REFUSED)})
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Send everything that is logged to `stream` (stderr) in the configured form."""
     stream = stream or sys.stderr
-    as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
-    last: list[Any]
-    if as_json:
-        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    else:
-        console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)
-        last = [_printable_values, console]
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=SHARED,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
-    )
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
     handler.addFilter(LineLimit(exempt=_BOUND_THEIR_LINES, by_user=_OF_EACH_USER))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(settings.level.upper())
-    # They tell about selectors and connections of their own; nobody asked.
-    for chatty in ("asyncio", "py4j"):
-        logging.getLogger(chatty).setLevel(max(root.level, logging.WARNING))
+    logging.getLogger().handlers[:] = [handler]
+    _apply(settings, handler)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -70,14 +54,42 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     )
 
 
+def change_logs(settings: LogSettings) -> None:
+    """Another level and another form, from the next line on. What was counted of lines stays."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and _limits_of(handler):
+            _apply(settings, handler)
+
+
+def _apply(settings: LogSettings, handler: logging.StreamHandler[TextIO]) -> None:
+    stream = handler.stream
+    as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
+    last: list[Any]
+    if as_json:
+        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)
+        last = [_printable_values, console]
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=SHARED,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    )
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.setLevel(settings.level.upper())
+    # They tell about selectors and connections of their own; nobody asked.
+    for chatty in ("asyncio", "py4j"):
+        logging.getLogger(chatty).setLevel(max(root.level, logging.WARNING))
+
+
 def suppressed_lines() -> int:
     """Lines that were not written because there were too many of their kind."""
-    return sum(
-        found.suppressed_count
-        for handler in logging.getLogger().handlers
-        for found in handler.filters
-        if isinstance(found, LineLimit)
-    )
+    handlers = logging.getLogger().handlers
+    return sum(found.suppressed_count for handler in handlers for found in _limits_of(handler))
+
+
+def _limits_of(handler: logging.Handler) -> list[LineLimit]:
+    return [found for found in handler.filters if isinstance(found, LineLimit)]
 
 
 def _printable_values(_logger: object, _method: str, event: EventDict) -> EventDict:

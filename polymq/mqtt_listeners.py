@@ -6,11 +6,12 @@ Imports of the gateway stand inside the functions: a listener that is not opened
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
+from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.listener_settings import MqttListener
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen
@@ -18,6 +19,7 @@ from polymq.net.proxied import Proxies
 from polymq.net.unix_socket import PathTaken, UnixAddress, check_unix
 from polymq.servers import (
     GatewayServer,
+    MqttTerms,
     auto_subscriptions_of,
     make_mqtt_websocket,
     mount_points,
@@ -62,6 +64,14 @@ def listener_tls(settings: Settings, listener: MqttListener) -> TlsSettings:
     )
 
 
+def tls_for(settings: Settings, owner: str) -> TlsSettings:
+    """The files of the listener that messages name so; empty: those of `[tls]`."""
+    for listener in settings.mqtt.listeners:
+        if owner and owner_of(listener) == owner:
+            return listener_tls(settings, listener)
+    return settings.tls
+
+
 def check_listeners_tls(settings: Settings) -> None:
     """Whether the listeners have what they need for TLS. Raises Failure."""
     for listener in settings.mqtt.listeners:
@@ -84,11 +94,17 @@ def unix_address(listener: MqttListener) -> UnixAddress:
     return UnixAddress(path=listener.path, mode=int(listener.mode, 8), group=listener.group)
 
 
-def check_unix_paths(settings: Settings) -> None:
-    """Whether the Unix sockets can be made; to be asked before anything is written. Raises
-    Failure."""
+def check_unix_paths(settings: Settings, inherited: Collection[str] = ()) -> None:
+    """Whether the Unix sockets can be made; to be asked before anything is written.
+
+    Args:
+        inherited: labels of listeners that have their sockets already.
+
+    Raises:
+        Failure: one cannot be made.
+    """
     for listener in settings.mqtt.listeners:
-        if listener.type != "unix":
+        if listener.type != "unix" or listener.label in inherited:
             continue
         try:
             check_unix(unix_address(listener))
@@ -96,17 +112,12 @@ def check_unix_paths(settings: Settings) -> None:
             raise Failure(ExitCode.CANNOT_LISTEN, f"{owner_of(listener)}: {error}") from error
 
 
-def wanted_listener_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
-    """(listener, host, port) of those with a port."""
-    for listener in settings.mqtt.listeners:
-        if listener.type != "unix":
-            yield owner_of(listener), host_of(settings, listener), listener.port
-
-
 def is_private(settings: Settings) -> bool:
     """Whether only this machine reaches the listeners. A proxy brings clients of other machines."""
-    hosts = {settings.server.host, *(host for _, host, _ in wanted_listener_ports(settings))}
-    proxied = any(listener.proxy_protocol for listener in settings.mqtt.listeners)
+    listeners = settings.mqtt.listeners
+    hosts = {host_of(settings, listener) for listener in listeners if listener.type != "unix"}
+    hosts.add(settings.server.host)
+    proxied = any(listener.proxy_protocol for listener in listeners)
     return all(map(is_loopback, hosts)) and not proxied
 
 
@@ -129,9 +140,26 @@ def make_listener(
     sys_topics: ServerTopics | None = None,
 ) -> Server:
     """The server of one listener."""
+    from polymq.gateways.mqtt.server import Server
+
+    seen = None
+    if sys_topics is not None:
+        seen = sys_topics.everywhere if listener.mount_point else sys_topics.whole
+    return Server(
+        port=engine,
+        context=context,
+        sys_topics=seen,
+        client_events=sys_topics and sys_topics.events,
+        fixed_topic=settings.mqtt.topic or None,
+        proxies=Proxies(listener.proxy_networks) if listener.proxy_protocol else None,
+        **listener_terms(settings, listener),
+    )
+
+
+def listener_terms(settings: Settings, listener: MqttListener) -> MqttTerms:
+    """What a reload may change of one listener."""
     from polymq.gateways.mqtt.identity import proxied_user, user_of
     from polymq.gateways.mqtt.rules import Rules
-    from polymq.gateways.mqtt.server import Server
     from polymq.gateways.mqtt.websocket import make_offer
 
     limits = mqtt_limits(
@@ -148,9 +176,6 @@ def make_listener(
         mount_point=listener.mount_point,
         other_mount_points=mount_points(settings, without=listener.mount_point),
     )
-    seen = None
-    if sys_topics is not None:
-        seen = sys_topics.everywhere if listener.mount_point else sys_topics.whole
     websocket = None
     if listener.type == "websocket":
         websocket = make_offer(
@@ -158,18 +183,12 @@ def make_listener(
             origins=listener.websocket_origins,
             packet_bytes_max=limits.packet_bytes_max,
         )
-    return Server(
-        port=engine,
-        context=context,
-        sys_topics=seen,
-        client_events=sys_topics and sys_topics.events,
+    return MqttTerms(
+        limits=limits,
+        rules=rules,
         rewriting=rewriting_of(settings),
         auto_subscriptions=auto_subscriptions_of(settings),
-        limits=limits,
-        fixed_topic=settings.mqtt.topic or None,
         websocket=websocket,
-        rules=rules,
-        proxies=Proxies(listener.proxy_networks) if listener.proxy_protocol else None,
     )
 
 
@@ -180,6 +199,7 @@ async def open_websockets(
     tls_files: TlsFiles,
     opened: Callable[[str, GatewayServer], None],
     sys_topics: ServerTopics | None = None,
+    inherited: InheritedSockets = NOTHING_INHERITED,
 ) -> dict[str, int | None]:
     """Open the ports of `[mqtt]` for MQTT over WebSocket, as `open_listeners` does.
 
@@ -201,7 +221,8 @@ async def open_websockets(
         server = make_mqtt_websocket(settings, engine, context, sys_topics)
         opened(name, server)
         try:
-            ports[name] = await server.start(settings.server.host, port, own_tls)
+            sockets = inherited.take(name)
+            ports[name] = await server.start(settings.server.host, port, own_tls, sockets)
         except CannotListen as error:
             raise Failure(ExitCode.CANNOT_LISTEN, f"{name}: {error}") from error
     return ports
@@ -214,12 +235,14 @@ async def open_listeners(
     tls_files: TlsFiles,
     opened: Callable[[str, GatewayServer], None],
     sys_topics: ServerTopics | None = None,
+    inherited: InheritedSockets = NOTHING_INHERITED,
 ) -> dict[str, int | str]:
     """Open all, in their order.
 
     Args:
         opened: told of each with its label, before it listens.
         sys_topics: what their clients get of `$SYS/...`.
+        inherited: sockets that they have already, by label.
 
     Returns:
         By name: the port, or the path of the socket.
@@ -234,13 +257,14 @@ async def open_listeners(
         tls = tls_files.source(listener_tls(settings, listener), protocols, owner)
         server = make_listener(settings, listener, engine, context, sys_topics)
         opened(listener.label, server)
+        sockets = inherited.take(listener.label)
         try:
             if listener.type == "unix":
-                await server.start_unix(unix_address(listener))
-                where[listener.name] = listener.path
+                await server.start_unix(unix_address(listener), sockets)
+                where[listener.name] = sockets[0].getsockname() if sockets else listener.path
             else:
                 host = host_of(settings, listener)
-                where[listener.name] = await server.start(host, listener.port, tls)
+                where[listener.name] = await server.start(host, listener.port, tls, sockets)
         except CannotListen as error:
             raise Failure(ExitCode.CANNOT_LISTEN, f"{owner}: {error}") from error
     return where

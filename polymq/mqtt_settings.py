@@ -14,7 +14,9 @@ from polymq.gateways.mqtt.rewriting import RULES_MAX, SUBSCRIPTIONS_MAX, check_r
 from polymq.gateways.mqtt.topic_filters import check_filter, shortened
 from polymq.listener_settings import MqttListener, UserFrom, check_listeners
 from polymq.setting_kinds import (
+    Fresh,
     ListenerSettings,
+    Live,
     Origin,
     PlainPort,
     PortNumber,
@@ -102,20 +104,20 @@ class MqttSettings(ListenerSettings):
     websocket_tls_port: PortNumber = 8084
     """The port for MQTT over WebSocket with TLS. It is opened if there is a certificate
     (`[tls]`)."""
-    websocket_path: UrlPath = "/mqtt"
+    websocket_path: Fresh[UrlPath] = "/mqtt"
     """The path of the URL that clients connect to. The path `/` is accepted, too."""
-    websocket_origins: list[Origin] = []
+    websocket_origins: Fresh[list[Origin]] = []
     """The origins of the pages that may connect, such as "https://app.example.com". Empty: pages of
     every origin. Clients that are not browsers send no origin, and may always connect."""
-    inflight_max: Annotated[int, Field(ge=1, le=16_384)] = 16_384
+    inflight_max: Fresh[Annotated[int, Field(ge=1, le=16_384)]] = 16_384
     """How many messages of QoS 1 and 2 may be in flight to a client. A connection begins with 32,
     and gets more while it acknowledges them within half a second. The quota `inflight` limits the
     clients of one user."""
-    subscriptions_max: PositiveInt = 10_000
+    subscriptions_max: Live[PositiveInt] = 10_000
     """How many topic filters a client may subscribe to. Further ones are refused (0x80). One
     SUBSCRIBE or UNSUBSCRIBE may have any number of topic filters: only the size of a packet is
     limited, to `storage.message_bytes_max` plus 64 KiB."""
-    session_expiry_seconds: Seconds = 0
+    session_expiry_seconds: Live[Seconds] = 0
     """How long a persistent session waits for a client that is away. It then ends: its
     subscriptions and the messages that wait for it are deleted, and it no longer holds segments of
     the log. 0: for ever, as in the standard and in mosquitto. EMQX's default is 7200."""
@@ -123,7 +125,7 @@ class MqttSettings(ListenerSettings):
     """Whether messages of QoS 0 are queued for a client that is away, and messages for
     subscriptions of QoS 0 that had a higher QoS before. Messages of QoS 1 and 2 always are, and
     those that were queued before a subscription was lowered to QoS 0 stay queued."""
-    session_queue_max: Annotated[int, Field(ge=0, le=1 << 48)] = 0
+    session_queue_max: Live[Annotated[int, Field(ge=0, le=1 << 48)]] = 0
     """How many messages may wait for one persistent session, over all its subscriptions. Messages
     in flight do not count. A message beyond the limit is lost, although it was acknowledged. 0:
     only the disk limits the number. The default of mosquitto, EMQX and HiveMQ is 1000."""
@@ -131,39 +133,39 @@ class MqttSettings(ListenerSettings):
     """Which messages a full session loses: its oldest messages, or those that arrive before its
     client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for
     it."""
-    keep_alive_seconds_max: Annotated[int, Field(ge=0, le=65_535)] = 0
+    keep_alive_seconds_max: Fresh[Annotated[int, Field(ge=0, le=65_535)]] = 0
     """The longest keep alive of MQTT 5 clients. One that asks for a longer one or for none is told
     this one in CONNACK, and is closed after one and a half times it without a packet. Clients of
     the older versions cannot be told, so their own keep alive holds. 0: no limit."""
-    topic_aliases_out_max: Annotated[int, Field(ge=0, le=1_000)] = 10
+    topic_aliases_out_max: Fresh[Annotated[int, Field(ge=0, le=1_000)]] = 10
     """How many topics the server gives a topic alias on one connection, to send the number instead
     of the name. The limit of the client (Topic Alias Maximum) holds as well. 0: none. Only MQTT 5
     has them."""
-    qos_max: Annotated[int, Field(ge=0, le=2)] = 2
+    qos_max: Fresh[Annotated[int, Field(ge=0, le=2)]] = 2
     """The highest QoS. Subscriptions are granted no more. A client that publishes with a higher one
     is closed, in MQTT 5 with reason code 0x9B, and a will with a higher one is refused."""
-    retain_available: bool = True
+    retain_available: Fresh[bool] = True
     """Whether messages can be retained. If false, a client that publishes with RETAIN is closed, in
     MQTT 5 with reason code 0x9A, a will with RETAIN is refused, and subscribers get no retained
     messages."""
-    wildcards_available: bool = True
+    wildcards_available: Fresh[bool] = True
     """Whether topic filters may have wildcards. If false, a SUBSCRIBE with one is refused: MQTT 5
     clients are closed with reason code 0xA2, and those of 3.1.1 get 0x80 for the filter."""
-    subscription_identifiers_available: bool = True
+    subscription_identifiers_available: Fresh[bool] = True
     """Whether subscriptions may have an identifier. If false, an MQTT 5 client that sends one is
     closed with reason code 0xA1."""
-    check_payload_format: bool = False
+    check_payload_format: Fresh[bool] = False
     """Whether payloads that MQTT 5 clients declare to be text (Payload Format Indicator 1) have to
     be UTF-8. Others are refused with reason code 0x99; with QoS 0 they are dropped."""
-    response_information: Annotated[str, AfterValidator(_checked_information)] = ""
+    response_information: Fresh[Annotated[str, AfterValidator(_checked_information)]] = ""
     """What the response topics of MQTT 5 clients should begin with, such as
     "responses/{client_id}/". Clients that ask for it (Request Response Information) are told it. It
     may contain {client_id} and {user}, and gives no permission. Empty: they are told nothing."""
-    server_reference: Annotated[str, AfterValidator(_checked_reference)] = ""
+    server_reference: Fresh[Annotated[str, AfterValidator(_checked_reference)]] = ""
     """Where MQTT 5 clients are sent when this server stops or does not accept clients, such as a
     follower: "HOST" or "HOST:PORT", or several of them with spaces between. They get reason code
     0x9C (Use another server) with it. Empty: they get 0x8B or 0x88 and no server."""
-    shared_subscriptions: bool = True
+    shared_subscriptions: Fresh[bool] = True
     """Whether clients may share subscriptions by filters `$share/{ShareName}/{filter}` and
     `$queue/{filter}`. If false, such filters are refused (0x9E, before MQTT 5 0x80). Shares that
     there are go on."""
@@ -174,35 +176,35 @@ class MqttSettings(ListenerSettings):
     keeps up; or the same one for all messages of a publisher (by its client identifier) or of a
     topic, as long as the members stay the same and it keeps up. With "hash_client" every message
     that is published by MQTT is stored with its publisher's client identifier."""
-    topic_levels_max: Annotated[int, Field(ge=1, le=128)] = 128
+    topic_levels_max: Fresh[Annotated[int, Field(ge=1, le=128)]] = 128
     """How many levels a topic name or topic filter may have. A filter with more is refused (0x8F in
     MQTT 5, 0x80 before), and a message to a topic name with more is not stored."""
-    retained_max: PositiveInt = 1_000_000
+    retained_max: Live[PositiveInt] = 1_000_000
     """How many retained messages there may be. A message with RETAIN that would be one more is
     refused (0x97 in MQTT 5)."""
-    retained_bytes_max: Annotated[int, Field(ge=0)] = 0
+    retained_bytes_max: Live[Annotated[int, Field(ge=0)]] = 0
     """How many bytes of the log all retained messages may have together. A message with RETAIN that
     would exceed it is refused (0x97 in MQTT 5). 0: no limit."""
-    connections_per_address_max: Annotated[int, Field(ge=0)] = 0
+    connections_per_address_max: Live[Annotated[int, Field(ge=0)]] = 0
     """How many clients of one address may be connected at a time; IPv6 addresses of one /64 count
     as one. Further ones are refused (0x97). 0: no limit. The quota `connections` limits the clients
     of one user."""
-    connects_per_second_max: Seconds = 0
+    connects_per_second_max: Live[Seconds] = 0
     """How many clients may connect in a second, in all. Further ones are refused (0x9F; before MQTT
     5, return code 3), before their password is checked. As many may come at once as in a second. 0:
     no limit."""
-    connects_per_second_per_address_max: Seconds = 0
+    connects_per_second_per_address_max: Live[Seconds] = 0
     """The same for the clients of one address."""
-    flapping_count: Annotated[int, Field(ge=0)] = 0
+    flapping_count: Live[Annotated[int, Field(ge=0)]] = 0
     """How many connections of one client identifier may end within `mqtt.flapping_window_seconds`.
     At this number the client is kept out for `mqtt.flapping_ban_seconds` (0x8A; before MQTT 5,
     return code 5), which a restart ends. 0: clients are not watched, because devices that connect
     for one message and disconnect are common. EMQX's number is 15."""
-    flapping_window_seconds: Annotated[float, Field(gt=0)] = 60
+    flapping_window_seconds: Live[Annotated[float, Field(gt=0)]] = 60
     """See `mqtt.flapping_count`."""
-    flapping_ban_seconds: Annotated[float, Field(gt=0)] = 300
+    flapping_ban_seconds: Live[Annotated[float, Field(gt=0)]] = 300
     """See `mqtt.flapping_count`."""
-    sys_interval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    sys_interval_seconds: Live[Annotated[float, Field(ge=0, le=86_400)]] = 10.0
     """How often the values of the topics below $SYS/broker/ are published to clients that are
     subscribed to them. 0: there are no such topics. The default is mosquitto's."""
     client_events: list[Literal["connected", "disconnected", "subscribed", "unsubscribed"]] = []
@@ -211,12 +213,14 @@ class MqttSettings(ListenerSettings):
     addresses and topic filters."""
     client_events_rate_max: Annotated[int, Field(ge=1, le=10_000)] = 100
     """How many of these events are published in a second. The others are left out, and counted."""
-    rewrite: Annotated[list[RewriteSettings], Field(max_length=RULES_MAX)] = []
+    rewrite: Fresh[Annotated[list[RewriteSettings], Field(max_length=RULES_MAX)]] = []
     """Rules by which clients publish and subscribe to other topics than they ask for, such as
     {action = "all", source = "old/+/#", destination = "new/$2/$1"}: `$1` is what the first wildcard
     of the source matched, `%c` the client id, `%u` the user. `action` is publish, subscribe or all.
     Permissions apply to the destination."""
-    auto_subscribe: Annotated[list[AutoSubscribeSettings], Field(max_length=SUBSCRIPTIONS_MAX)] = []
+    auto_subscribe: Fresh[
+        Annotated[list[AutoSubscribeSettings], Field(max_length=SUBSCRIPTIONS_MAX)]
+    ] = []
     """Subscriptions that every client gets when it connects, if it has permission for them, such as
     {filter = "commands/%c/#", qos = 1}: `%c` is the client id, `%u` the user. Further keys are
     no_local, retain_as_published and retain_handling."""

@@ -1,4 +1,4 @@
-"""The name server as a program (`polymq namesrv`) and as a thread beside a broker.
+"""The name server, for a program of its own and as a thread beside a broker.
 
 It is a trio program that shares nothing with the broker: both are reached over TCP, as in a
 cluster. trio is loaded only where a name server runs.
@@ -10,35 +10,31 @@ import asyncio
 import contextlib
 import functools
 import os
-import signal
-import sys
+import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from polymq.descriptors import (
-    connection_budget,
-    open_files_max,
-    raise_open_files,
-    say_what_was_lowered,
-)
 from polymq.errors import ExitCode, Failure
-from polymq.logs import configure_logs, logger
+from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
+from polymq.logs import logger
 from polymq.namesrv.limits import NameServerLimits
 from polymq.net.budget import Budget, Share
 from polymq.net.listener import explain
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 from polymq.remoting.signing import Credentials
 from polymq.secret_file import read_secret_file
 from polymq.settings import Settings, is_loopback
-from polymq.tls import make_tls
+
+if TYPE_CHECKING:
+    import trio
 
 DIRECTORY: Final = "namesrv"
 """Of the data directory: what the name server keeps."""
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 START_SECONDS_MAX: Final = 60.0
 """A name server that is not up by then has met something that nobody foresaw."""
 STOP_SECONDS_MAX: Final = 10.0
@@ -50,34 +46,24 @@ def is_installed() -> bool:
     return find_spec("trio") is not None
 
 
-def run_name_server(settings: Settings, *, ready_file: Path | None) -> int:
-    """Serve names until a signal; returns the exit code. Raises Failure."""
-    configure_logs(settings.log)
-    if not is_installed():
-        raise Failure(ExitCode.FAILED, "a name server needs trio: pip install trio")
-    import trio
-
-    log = logger("polymq.namesrv")
-
-    def ready(port: int, secure: int | None, _roster: Roster[int]) -> None:
-        _write_ready(ready_file, settings.server.host, port, secure)
-        more = {} if secure is None else {"names_tls": secure}
-        log.info("ready", host=settings.server.host, names=port, **more)
-
-    budget = connection_budget(raise_open_files())
-    share = budget.share(NameServerLimits().connections_max)
-    say_what_was_lowered(budget, open_files_max())
-    with _as_failures(settings):
-        trio.run(functools.partial(_run, settings, ready, share, until_signal=True))
-    log.info("stopped")
-    return ExitCode.OK
-
-
 class NameServerThread:
-    """A name server beside a broker."""
+    """A name server beside a broker.
 
-    def __init__(self, settings: Settings, budget: Budget) -> None:
+    Args:
+        tls: of the port with TLS; None: there is none.
+        inherited: sockets that it has already.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        budget: Budget,
+        tls: TlsSource | None = None,
+        inherited: InheritedSockets = NOTHING_INHERITED,
+    ) -> None:
         self._settings = settings
+        self._tls = tls
+        self._inherited = inherited
         self._share = budget.share(NameServerLimits().connections_max)
         self._ready = False  # or failed, or ended
         self._tell: Callable[[], None] = lambda: None
@@ -147,7 +133,9 @@ class NameServerThread:
                 self._stop = lambda: _cancel(token, scope)
                 if self._stopping:  # before there was anything to stop
                     return
-                await _run(self._settings, self._have_port, self._share, until_signal=False)
+                await serve_names(
+                    self._settings, self._have_port, self._share, self._tls, self._inherited
+                )
 
         def _cancel(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
             try:
@@ -155,7 +143,7 @@ class NameServerThread:
             except trio.RunFinishedError:
                 pass  # it failed before; whoever started it was told
 
-        with _as_failures(self._settings):
+        with as_failures(self._settings):
             trio.run(run)
 
     def _have_port(self, port: int, secure: int | None, roster: Roster[int]) -> None:
@@ -184,64 +172,80 @@ def names_credentials(settings: Settings) -> Credentials | None:
 
 Ready = Callable[[int, "int | None", Roster[int]], None]
 """Told the bound port, the one with TLS, and the connections to both."""
+Until = Callable[[], AbstractContextManager[Callable[[], Awaitable[None]]]]
+"""What may end the server is heard inside; what it gives waits for that."""
 
 
-async def _run(settings: Settings, ready: Ready, share: Share, *, until_signal: bool) -> None:
+async def serve_names(
+    settings: Settings,
+    ready: Ready,
+    share: Share,
+    tls: TlsSource | None,
+    inherited: InheritedSockets,
+    *,
+    until: Until | None = None,
+) -> None:
+    """Serve until cancelled, or until what `until` gives returns."""
     import trio
 
     from polymq.namesrv.keeping import DirectoryKeeper
     from polymq.namesrv.login import Login
-    from polymq.namesrv.server import Listener, NameServer, open_listeners
+    from polymq.namesrv.server import Listener, NameServer
+    from polymq.namesrv.tls_listener import TlsListener
 
     log, host = logger("polymq.namesrv"), settings.server.host
-    credentials, tls = names_credentials(settings), make_tls(settings.tls)
+    credentials = names_credentials(settings)
     login = None
     if credentials is not None:
         login = Login(credentials=credentials, reads=not settings.names.open_reads)
     with contextlib.ExitStack() as stack:
         keeper = stack.enter_context(DirectoryKeeper(settings.server.data_directory / DIRECTORY))
         server = NameServer(keeper=keeper, log=log, login=login, share=share)
-        plain = await open_listeners(host, settings.names.port)
-        for listener in plain:
-            stack.callback(listener.socket.close)
+        plain = await _listeners(stack, host, settings.names.port, inherited.take("names"))
         served: list[Listener] = [*plain]
         secure: int | None = None
         if tls is not None:
-            hidden = await open_listeners(host, settings.names.tls_port)
-            for listener in hidden:
-                stack.callback(listener.socket.close)
-            served += [trio.SSLListener(one, tls, https_compatible=True) for one in hidden]
+            sockets = inherited.take("names_tls")
+            hidden = await _listeners(stack, host, settings.names.tls_port, sockets)
+            served += [TlsListener(one, tls) for one in hidden]
             secure = hidden[0].socket.getsockname()[1]
         if not is_loopback(host) and login is None:
             log.warning(
                 "every client that reaches the name server's port may register brokers: set "
                 "names.access_key and names.secret_key_file"
             )
-        port = plain[0].socket.getsockname()[1]
-        if not until_signal:
-            ready(port, secure, server.roster)
+        tell = functools.partial(ready, plain[0].socket.getsockname()[1], secure, server.roster)
+        if until is None:
+            tell()
             await server.serve(served)
             return
-        with trio.open_signal_receiver(*SIGNALS, signal.SIGHUP) as signals:
-            ready(port, secure, server.roster)
+        with until() as wait_for_end:
+            tell()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve, served)
-                await _wait_for_signal(signals)
+                await wait_for_end()
                 nursery.cancel_scope.cancel()
 
 
-async def _wait_for_signal(signals: object) -> None:
-    async for number in signals:  # type: ignore[attr-defined]
-        if number == signal.SIGHUP:
-            logger("polymq.namesrv").warning("SIGHUP is ignored: stop with SIGTERM")
-            continue
-        if number == signal.SIGINT:
-            print("polymq: stopping", file=sys.stderr, flush=True)
-        return
+async def _listeners(
+    stack: contextlib.ExitStack, host: str, port: int, sockets: Sequence[socket.socket]
+) -> Sequence[trio.SocketListener]:
+    """Those on inherited sockets, or on new ones."""
+    import trio
+
+    from polymq.namesrv.server import open_listeners
+
+    if sockets:
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in sockets]
+    else:
+        listeners = await open_listeners(host, port)
+    for listener in listeners:
+        stack.callback(listener.socket.close)
+    return listeners
 
 
 @contextmanager
-def _as_failures(settings: Settings) -> Iterator[None]:
+def as_failures(settings: Settings) -> Iterator[None]:
     """The name server's errors as a `Failure`."""
     from polymq.namesrv.errors import CannotKeep, CannotListen, InUse
 
@@ -256,7 +260,7 @@ def _as_failures(settings: Settings) -> Iterator[None]:
         raise Failure(ExitCode.IN_USE, f"names: {error}") from error
 
 
-def _write_ready(path: Path | None, host: str, port: int, secure: int | None) -> None:
+def write_ready(path: Path | None, host: str, port: int, secure: int | None) -> None:
     if path is None:
         return
     from polymq.ports import write_values

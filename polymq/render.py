@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from polymq.bridge_settings import BridgeTopic, MqttBridge
 from polymq.listener_settings import MqttListener
-from polymq.setting_kinds import Section
+from polymq.setting_kinds import Section, reload_of
 from polymq.settings import SECTIONS, Settings
 
 COLUMNS = 96
@@ -37,7 +37,7 @@ def render_toml(settings: Settings) -> str:
                 continue
             lines += _wrapped(field.description or "")
             comment = "#" if value == field.default else ""
-            lines.append(f"{comment}{key} = {_toml(value)}")
+            lines.append(f"{comment}{key} = {toml_text(value)}")
         if name == "mqtt":
             lines += _tables("mqtt.listeners", MqttListener, settings.mqtt.listeners)
             lines += _tables("mqtt.bridges", MqttBridge, settings.mqtt.bridges)
@@ -58,14 +58,14 @@ def _tables(name: str, model: type[Section], tables: Sequence[Section]) -> list[
         for key, field in model.model_fields.items():
             value = getattr(table, key)
             if value != field.default:
-                lines.append(f"{key} = {_toml(value)}")
+                lines.append(f"{key} = {toml_text(value)}")
     if tables:
         return lines
     lines += ["", *_wrapped(_text_of(model)), f"#   [[{name}]]"]
     for key, field in model.model_fields.items():
         lines += _wrapped(field.description or "")
         default = EXAMPLES.get(key) if field.is_required() else field.default
-        lines.append(f"#   {key} = {_toml(default)}")
+        lines.append(f"#   {key} = {toml_text(default)}")
     return lines
 
 
@@ -90,25 +90,27 @@ def render_markdown() -> str:
 
 def _markdown_table(name: str, model: type[Section]) -> list[str]:
     parts = [f"## `{name}`", "", _text_of(model), ""]
-    parts += ["| key | default | meaning |", "|---|---|---|"]
+    parts += ["| key | default | reload | meaning |", "|---|---|---|---|"]
     for key, field in model.model_fields.items():
         text = " ".join((field.description or "").split())
-        default = "" if field.is_required() else f"`{_toml(field.default)}`"
-        parts.append(f"| `{key}` | {default} | {text} |")
+        default = "" if field.is_required() else f"`{toml_text(field.default)}`"
+        reload = reload_of(model, field).value
+        parts.append(f"| `{key}` | {default} | {reload} | {text} |")
     parts.append("")
     return parts
 
 
-def _toml(value: Any) -> str:
+def toml_text(value: Any) -> str:
+    """A value as TOML has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, BaseModel):
-        pairs = (f"{key} = {_toml(item)}" for key, item in value.model_dump().items())
+        pairs = (f"{key} = {toml_text(item)}" for key, item in value.model_dump().items())
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_text(item) for item in value) + "]"
     if not isinstance(value, str):
         value = str(value)  # a path, a network
     # A JSON string without characters beyond the basic plane is a TOML basic string.

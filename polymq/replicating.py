@@ -28,6 +28,7 @@ from polymq.metrics.registry import Probe, gauge
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen, reserve
 from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
 from polymq.promotion import Copy, ask_others, objections, others_of
 from polymq.rejoining import Rejoining
 from polymq.replication.client import MasterLink
@@ -46,7 +47,7 @@ from polymq.replication_memory import (
 )
 from polymq.replication_settings import address_of, connecting_tls, identity_of, new_nonce
 from polymq.settings import Settings
-from polymq.tls import make_tls
+from polymq.tls_files import TlsFiles
 
 SAVE_SECONDS: Final = 1.0
 """How old the remembered points may be: what came since is held back after a restart until the
@@ -205,9 +206,15 @@ class Replication:
             return {"follows": self._why, "shown": memory.flushed, "in_sync": memory.in_sync}
         return {"in_sync": None if self._memory is None else memory.in_sync}
 
-    async def start(self, engine: Engine, context: Context) -> int | None:
-        """Listen for slaves, or follow a master; returns the port if there is one. Raises
-        Failure."""
+    async def start(self, engine: Engine, context: Context, tls_files: TlsFiles) -> int | None:
+        """Listen for slaves, or follow a master; returns the port if there is one.
+
+        Args:
+            tls_files: has the TLS of the listener.
+
+        Raises:
+            Failure: it cannot listen, or a file cannot be used.
+        """
         self._engine, self._context = engine, context
         if self._acknowledging is not None:
             self._acknowledging.start(context)
@@ -215,7 +222,8 @@ class Replication:
                 engine.core.replicas.keep = self._acknowledging.keep
         port = None
         if self._chosen.listen:
-            port = await self._listen()
+            tls = tls_files.source(self._settings.tls) if self._chosen.tls else None
+            port = await self._listen(tls)
         if self._fenced:
             logger("polymq").error("fenced: " + self._why)
         elif self._follows:
@@ -252,7 +260,7 @@ class Replication:
 
     # --- the listener -------------------------------------------------------------------------
 
-    async def _listen(self) -> int:
+    async def _listen(self, tls: TlsSource | None) -> int:
         """Listen: for slaves, or, where this broker does not lead, to say so. Raises Failure."""
         core = self._engine.core
         host, port = address_of(self._chosen.listen, "replication.listen")
@@ -270,7 +278,6 @@ class Replication:
         )
         sockets = [bound.dup() for bound in self._sockets]
         try:
-            tls = make_tls(self._settings.tls) if self._chosen.tls else None
             return await self._server.start(host, port, tls, sockets)
         except CannotListen as error:
             raise Failure(ExitCode.CANNOT_LISTEN, f"replication: {error}") from error

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,14 +27,17 @@ from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
 from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
-from polymq.held_ports import reserve_ports
+from polymq.held_ports import reserve_ports, socket_hosts
+from polymq.inherited_sockets import InheritedSockets, inherit_sockets
 from polymq.logs import configure_logs, logger
 from polymq.pauses import collect_role, loading
 from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.promotion import check_promotion
+from polymq.reloading.reloader import Reloader
 from polymq.replicating import Turn, listening_sockets, look_for_a_higher_term
 from polymq.replication_memory import STORE_DIRECTORY
 from polymq.replication_settings import check_settings
+from polymq.service_manager import ServiceManager
 from polymq.settings import Settings
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -53,35 +57,71 @@ WRITE_AGAIN_SECONDS: Final = 2.0
 """How long a file that found no room waits."""
 
 
-def run_server(settings: Settings, *, ready_file: Path | None) -> int:
-    """Serve until a signal; returns the exit code. Raises Failure."""
+def run_server(
+    settings: Settings, *, ready_file: Path | None, load: Callable[[], Settings] | None = None
+) -> int:
+    """Serve until a signal; returns the exit code.
+
+    Args:
+        load: reads the configuration again, for a reload (raises Failure); None: it stays as it is.
+
+    Raises:
+        Failure: the server cannot start, or its disk failed.
+    """
     configure_logs(settings.log)
     raise_open_files()
+    manager = ServiceManager(os.environ)
+    around = Around(
+        manager=manager,
+        inherited=inherit_sockets(os.environ),
+        reloader=Reloader(load or (lambda: settings), settings, manager),
+        ready_file=ready_file,
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, ready_file))
+        return runner.run(_serve(settings, around))
 
 
-async def _serve(settings: Settings, ready_file: Path | None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a process has beside its server, from its start to its end."""
+
+    manager: ServiceManager
+    inherited: InheritedSockets
+    reloader: Reloader
+    ready_file: Path | None
+
+
+async def _serve(settings: Settings, around: Around) -> int:
     """Serve until a signal, in one role or, after a promotion, in another."""
-    stop, hangup = asyncio.Event(), Hangup()
-    _listen_to_signals(stop, hangup)
+    stop = asyncio.Event()
+    _listen_to_signals(stop, partial(hang_up, around.reloader))
+    around.manager.call_with(asyncio.get_running_loop().call_later)
+    _feed_watchdog(around.manager)
     check_settings(settings)
+    around.inherited.check(socket_hosts(settings))
     sockets = await listening_sockets(settings)
     try:
         await check_promotion(settings)
         await look_for_a_higher_term(settings)
-        held = reserve_ports(settings)  # first: who cannot listen writes nothing
+        # First: who cannot listen writes nothing.
+        held = reserve_ports(settings, around.inherited.labels)
         with held, loading():
             store = open_store(settings)
             held = held.pop_all()
         while True:
-            node = Node(settings, store, replication_sockets=sockets)
-            hangup.heard = node.renew_tls
+            node = Node(
+                settings,
+                store,
+                replication_sockets=sockets,
+                inherited=around.inherited,
+                reloader=around.reloader,
+            )
             try:
                 with held:
                     ports, turn = await _run_and_close(
-                        node, store, settings, ready_file, stop, listening=held.close
+                        node, store, around, stop, listening=held.close
                     )
+                settings = node.settings
                 if stop.is_set():
                     await node.leave(Failure(ExitCode.FAILED, "the broker was stopped"))
                     logger("polymq").info("stopped")
@@ -100,7 +140,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
                 raise
             await node.leave(store)
             try:
-                held = reserve_ports(settings)
+                held = reserve_ports(settings, around.inherited.labels)
             except Failure:
                 _close(store, is_reported=True)
                 raise
@@ -114,15 +154,14 @@ async def _serve(settings: Settings, ready_file: Path | None) -> int:
 async def _run_and_close(
     node: Node,
     store: Store,
-    settings: Settings,
-    ready_file: Path | None,
+    around: Around,
     stop: asyncio.Event,
     *,
     listening: Callable[[], None],
 ) -> tuple[Ports | None, Turn | None]:
     """`_run`, and close the log. Raises Failure."""
     try:
-        found = await _run(node, settings, ready_file, stop, listening=listening)
+        found = await _run(node, around, stop, listening=listening)
     except BaseException:
         _close(store, is_reported=True)
         raise
@@ -150,8 +189,7 @@ def _close(store: Store, *, is_reported: bool) -> None:
 
 async def _run(
     node: Node,
-    settings: Settings,
-    ready_file: Path | None,
+    around: Around,
     stop: asyncio.Event,
     *,
     listening: Callable[[], None],
@@ -164,7 +202,7 @@ async def _run(
     Returns:
         The ports, and the next role; None if it was stopped.
     """
-    log = logger("polymq")
+    log, settings, manager = logger("polymq"), node.settings, around.manager
     stopped = asyncio.ensure_future(stop.wait())
     try:
         with loading():
@@ -173,8 +211,8 @@ async def _run(
             return None, None
         listening()
         files = [settings.server.data_directory / FILE_NAME]
-        if ready_file is not None:
-            files.append(ready_file)
+        if around.ready_file is not None:
+            files.append(around.ready_file)
         writing = asyncio.ensure_future(_write_ports(files, ports, node.unwritten))
         node.pauses.start()
         node.pauses.measure(asyncio.get_running_loop())
@@ -193,6 +231,9 @@ async def _run(
             durability=settings.topics.durability,
             role=node.replication.role,
         )
+        around.reloader.server = node
+        manager.serving = _status(node, ports)
+        manager.ready()
         ended = node.replication.ended
         either: list[asyncio.Future[Any]] = [stopped, ended, writing]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -201,11 +242,15 @@ async def _run(
             await asyncio.wait(either[:2], return_when=asyncio.FIRST_COMPLETED)
         writing.cancel()
         if stop.is_set():
-            log.info("stopping", drain_seconds=settings.server.drain_seconds)
+            manager.stopping()
+            log.info("stopping", drain_seconds=node.settings.server.drain_seconds)
+        else:
+            manager.status("changing the role")
         for file in files:
             file.unlink(missing_ok=True)
     finally:
         stopped.cancel()
+        around.reloader.server = None
         await node.stop()
     if node.failure is not None:
         raise Failure(ExitCode.DISK_FAILED, f"the log failed while it ran: {node.failure}")
@@ -287,24 +332,30 @@ def with_ports(settings: Settings, ports: Ports) -> Settings:
     return settings.model_copy(update=bound)
 
 
-class Hangup:
-    """What a SIGHUP does. It never ends the server.
-
-    Attributes:
-        heard: called; None while no server is there that could do anything.
-    """
-
-    def __init__(self) -> None:
-        self.heard: Callable[[], None] | None = None
-
-    def __call__(self) -> None:
-        if self.heard is None:
-            ignore_hangup()
-        else:
-            self.heard()
+def hang_up(reloader: Reloader) -> None:
+    """What a SIGHUP does. It never ends the server."""
+    if reloader.server is None:
+        ignore_hangup()
+    else:
+        reloader.hangup()
 
 
-def _listen_to_signals(stop: asyncio.Event, hangup: Hangup) -> None:
+def _feed_watchdog(manager: ServiceManager) -> None:
+    """Tell the service manager, as long as the loop runs, that it does."""
+    if manager.watchdog_seconds:
+        manager.beat()
+        loop = asyncio.get_running_loop()
+        loop.call_later(manager.watchdog_seconds, _feed_watchdog, manager)
+
+
+def _status(node: Node, ports: Ports) -> str:
+    """What the server does, for people."""
+    names = ("mqtt", "mqtts", "amqp", "amqps", "http", "https", "rocketmq", "rocketmqs")
+    opened = [f"{name} {port}" for name in names if (port := getattr(ports, name)) is not None]
+    return f"{node.replication.role}: {', '.join(opened)}"
+
+
+def _listen_to_signals(stop: asyncio.Event, hangup: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def asked(number: signal.Signals) -> None:
@@ -321,8 +372,7 @@ def _listen_to_signals(stop: asyncio.Event, hangup: Hangup) -> None:
 
 
 def ignore_hangup() -> None:
-    """Many programs read their configuration again at a SIGHUP; this one would end by it."""
+    """There is nothing to reload: the server starts, changes its role or stops."""
     logger("polymq").warning(
-        "SIGHUP is ignored while the server starts: the configuration is read at the start only."
-        " Stop with SIGTERM, and start again, to apply what has changed"
+        "SIGHUP is ignored while the server starts or stops: send it again when the server is ready"
     )

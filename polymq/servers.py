@@ -5,8 +5,9 @@ Imports stand inside the functions: a listener that is not opened is not loaded.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
@@ -17,21 +18,31 @@ from polymq.metrics.registry import metrics_route
 from polymq.net.connection import Context
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
+from polymq.net.websocket_handshake import Offer
 from polymq.settings import MIB, Settings, is_loopback
 from polymq.tls import make_tls, names_tls
 
 if TYPE_CHECKING:
+    from polymq.gateways.amqp.limits import Limits as AmqpLimits
+    from polymq.gateways.http_cloudevents.limits import WebhookSettings
     from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
     from polymq.gateways.mqtt.limits import Limits as MqttLimits
     from polymq.gateways.mqtt.rewriting import Rewriting
+    from polymq.gateways.mqtt.rules import Rules
     from polymq.sys_figures import ServerTopics
 
 
 class GatewayServer(Protocol):
     """What the servers of all protocols have in common."""
 
-    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
-        """Listen; returns the bound port."""
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Listen, on sockets that listen already if there are any; returns the bound port."""
 
     async def stop(self, drain_seconds: float) -> None:
         """Take leave of all clients."""
@@ -45,11 +56,23 @@ class GatewayServer(Protocol):
         """The connections of each listening port, or of several together."""
 
 
+class MqttTerms(TypedDict):
+    """What a reload may change of an MQTT server: arguments of its own."""
+
+    limits: MqttLimits
+    rules: Rules
+    rewriting: Rewriting
+    auto_subscriptions: Sequence[AutoSubscription]
+    websocket: Offer | None
+
+
 @runtime_checkable
 class ManyPorts(Protocol):
     """A server that can listen on more than one port. Of the others two are made."""
 
-    async def listen_too(self, host: str, port: int, tls: TlsSource) -> int:
+    async def listen_too(
+        self, host: str, port: int, tls: TlsSource, sockets: Sequence[socket.socket] = ()
+    ) -> int:
         """Listen on one more port; returns it."""
 
 
@@ -70,23 +93,15 @@ def make_mqtt(
     sys_topics: ServerTopics | None = None,
 ) -> GatewayServer:
     """MQTT over TCP."""
-    from polymq.gateways.mqtt.identity import user_of
-    from polymq.gateways.mqtt.rules import Rules
     from polymq.gateways.mqtt.server import Server as MqttServer
 
     return MqttServer(
         port=engine,
         context=context,
-        limits=mqtt_limits(settings),
         fixed_topic=settings.mqtt.topic or None,
-        rules=Rules(
-            user_of=user_of(settings.mqtt.user_from_certificate),
-            other_mount_points=mount_points(settings),
-        ),
         sys_topics=sys_topics and sys_topics.whole,
         client_events=sys_topics and sys_topics.events,
-        rewriting=rewriting_of(settings),
-        auto_subscriptions=auto_subscriptions_of(settings),
+        **mqtt_terms(settings),
     )
 
 
@@ -97,30 +112,41 @@ def make_mqtt_websocket(
     sys_topics: ServerTopics | None = None,
 ) -> GatewayServer:
     """MQTT over WebSocket."""
-    from polymq.gateways.mqtt.identity import user_of
-    from polymq.gateways.mqtt.rules import Rules
     from polymq.gateways.mqtt.server import Server as MqttServer
-    from polymq.gateways.mqtt.websocket import make_offer
 
-    limits = mqtt_limits(settings)
     return MqttServer(
         port=engine,
         context=context,
-        limits=limits,
         fixed_topic=settings.mqtt.topic or None,
-        rules=Rules(
-            user_of=user_of(settings.mqtt.user_from_certificate),
-            other_mount_points=mount_points(settings),
-        ),
-        websocket=make_offer(
-            path=settings.mqtt.websocket_path,
-            origins=settings.mqtt.websocket_origins,
-            packet_bytes_max=limits.packet_bytes_max,
-        ),
         sys_topics=sys_topics and sys_topics.whole,
         client_events=sys_topics and sys_topics.events,
+        **mqtt_terms(settings, websocket=True),
+    )
+
+
+def mqtt_terms(settings: Settings, *, websocket: bool = False) -> MqttTerms:
+    """What a reload may change of the ports of `[mqtt]`."""
+    from polymq.gateways.mqtt.identity import user_of
+    from polymq.gateways.mqtt.rules import Rules
+    from polymq.gateways.mqtt.websocket import make_offer
+
+    chosen, limits = settings.mqtt, mqtt_limits(settings)
+    offer = None
+    if websocket:
+        offer = make_offer(
+            path=chosen.websocket_path,
+            origins=chosen.websocket_origins,
+            packet_bytes_max=limits.packet_bytes_max,
+        )
+    return MqttTerms(
+        limits=limits,
+        rules=Rules(
+            user_of=user_of(chosen.user_from_certificate),
+            other_mount_points=mount_points(settings),
+        ),
         rewriting=rewriting_of(settings),
         auto_subscriptions=auto_subscriptions_of(settings),
+        websocket=offer,
     )
 
 
@@ -194,18 +220,23 @@ def make_amqp(
     settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
 ) -> GatewayServer:
     """AMQP 0-9-1 over TCP."""
-    from polymq.gateways.amqp.limits import Limits
     from polymq.gateways.amqp.server import Server as AmqpServer
+
+    return AmqpServer(port=engine, context=context, limits=amqp_limits(settings))
+
+
+def amqp_limits(settings: Settings) -> AmqpLimits:
+    """The limits of AMQP."""
+    from polymq.gateways.amqp.limits import Limits
 
     body_bytes_max = settings.storage.message_bytes_max
     defaults = Limits()
-    limits = Limits(
+    return Limits(
         connections_max=settings.amqp.connections_max,
         body_bytes_max=body_bytes_max,
         assembling_bytes_max=max(defaults.assembling_bytes_max, 2 * body_bytes_max),
         transaction_bytes_max=max(defaults.transaction_bytes_max, body_bytes_max),
     )
-    return AmqpServer(port=engine, context=context, limits=limits)
 
 
 def make_http(
@@ -213,7 +244,6 @@ def make_http(
 ) -> GatewayServer:
     """CloudEvents over HTTP, and `/metrics` as long as only this machine can ask for it."""
     from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
-    from polymq.gateways.http_cloudevents.limits import WebhookSettings
     from polymq.gateways.http_cloudevents.server import Server as HttpServer
 
     body_bytes_max = _one_piece_max(settings)
@@ -223,15 +253,27 @@ def make_http(
         message_bytes_max=body_bytes_max,
         body_bytes_max=max(8 * MIB, 2 * body_bytes_max),
     )
-    webhooks = WebhookSettings(
+    routes = [metrics_route(registry)] if is_loopback(settings.server.host) else []
+    return HttpServer(
+        port=engine,
+        context=context,
+        limits=limits,
+        webhooks=webhook_settings(settings),
+        routes=routes,
+    )
+
+
+def webhook_settings(settings: Settings) -> WebhookSettings:
+    """What an operator decides about webhooks."""
+    from polymq.gateways.http_cloudevents.limits import WebhookSettings
+
+    return WebhookSettings(
         origin=settings.http.webhook_origin,
         handshake=settings.http.webhook_handshake,
         allow_http=settings.http.webhook_allow_http,
         allow_networks=tuple(settings.http.webhook_allow_networks),
         deny_networks=tuple(settings.http.webhook_deny_networks),
     )
-    routes = [metrics_route(registry)] if is_loopback(settings.server.host) else []
-    return HttpServer(port=engine, context=context, limits=limits, webhooks=webhooks, routes=routes)
 
 
 def make_rocketmq(

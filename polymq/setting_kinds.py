@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import re
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -14,6 +15,29 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic.fields import FieldInfo
+
+T = TypeVar("T")
+
+
+class Reload(enum.Enum):
+    """What a reload does with a setting that has changed. The values are for documentation."""
+
+    AT_ONCE = "yes"
+    """It applies at once, to open connections as well."""
+    NEW_CONNECTIONS = "new connections"
+    """It applies to connections that are opened from then on. Open ones keep what they were told
+    when they connected."""
+    RESTART = "restart"
+    """It applies after a restart of the server."""
+    SINK = "not used by the server"
+    """Only `polymq sink` reads it, when it starts."""
+
+
+Live = Annotated[T, Reload.AT_ONCE]
+Fresh = Annotated[T, Reload.NEW_CONNECTIONS]
+"""Marks of settings: `connections_max: Live[int]`. A setting without a mark is what its section
+says."""
 
 PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -49,11 +73,14 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 class Section(BaseModel):
-    """A table of the file. Frozen: what was read at the start is what runs.
+    """A table of the file. Frozen: a reload makes another one.
 
     Numbers may come as text, because options and variables are text. But true is none, though it is
     1 in Python.
     """
+
+    unmarked: ClassVar[Reload] = Reload.RESTART
+    """What a reload does with settings that are not marked."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -67,6 +94,12 @@ class Section(BaseModel):
             if kinds & {int, float} and bool not in kinds:
                 raise ValueError("a number is wanted, not true or false")
         return value
+
+
+def reload_of(section: type[Section], field: FieldInfo) -> Reload:
+    """What a reload does with a setting of this section."""
+    marks = [mark for mark in field.metadata if isinstance(mark, Reload)]
+    return marks[0] if marks else section.unmarked
 
 
 PlainPort = Annotated[
@@ -93,4 +126,4 @@ class ListenerSettings(Section):
     tls_port: TlsPort
     plain: bool = True
     """Whether connections without TLS are accepted. False needs a certificate (`[tls]`)."""
-    connections_max: ConnectionsMax = 10_000
+    connections_max: Live[ConnectionsMax] = 10_000

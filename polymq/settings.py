@@ -18,7 +18,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -42,11 +42,14 @@ from polymq.remoting.errors import LocalProtocolError
 from polymq.remoting.steps import Address
 from polymq.setting_kinds import (
     ConnectionsMax,
+    Fresh,
     ListenerSettings,
+    Live,
     Network,
     PlainPort,
     PortNumber,
     PositiveInt,
+    Reload,
     Seconds,
     Section,
     TlsPort,
@@ -106,7 +109,7 @@ class ServerSettings(Section):
     created."""
     data_directory: Annotated[Path, BeforeValidator(_not_empty)] = Path("data")
     """The directory in which messages and state are stored. It is created if it is missing."""
-    drain_seconds: Seconds = 5.0
+    drain_seconds: Live[Seconds] = 5.0
     """How long a server that is being stopped waits for its clients to disconnect before it closes
     their connections."""
 
@@ -114,24 +117,24 @@ class ServerSettings(Section):
 class TlsSettings(Section):
     """TLS for MQTT, AMQP, HTTP, RocketMQ and the name server. Each has a separate port for it."""
 
-    certificate: str = ""
+    certificate: Fresh[str] = ""
     """PEM file with the server's certificate, followed by the intermediate certificates that lead
     to its issuer. Empty: no TLS."""
-    key: str = ""
+    key: Fresh[str] = ""
     """PEM file with the certificate's private key, which must not be encrypted."""
-    client_ca: str = ""
+    client_ca: Fresh[str] = ""
     """PEM file with the authorities that issue the clients' certificates. A client without such a
     certificate is rejected before it can log in. Empty: clients need no certificate."""
-    client_certificates: ClientCertificates = "required"
+    client_certificates: Fresh[ClientCertificates] = "required"
     """Whether clients have to have a certificate, if `client_ca` is set. optional: a client may
     connect without one; one that has a certificate still has to have a valid one."""
-    crl: str = ""
+    crl: Fresh[str] = ""
     """PEM file with the certificate revocation lists of the authorities in `client_ca`. A client
     whose certificate is revoked is rejected, and so is every client of an authority whose list is
     missing or out of date. Empty: nothing is checked for revocation."""
-    check_files_seconds: Annotated[float, Field(ge=0)] = 30.0
+    check_files_seconds: Live[Annotated[float, Field(ge=0)]] = 30.0
     """How often the files above are checked for changes. New connections use changed files at once;
-    existing ones continue. SIGHUP has the files read at once. 0: only SIGHUP has."""
+    existing ones continue. A reload has the files read at once. 0: only a reload has."""
 
     @property
     def enabled(self) -> bool:
@@ -151,22 +154,22 @@ class HttpSettings(ListenerSettings):
 
     port: PlainPort = 8080
     tls_port: TlsPort = 8443
-    subscriptions_max: PositiveInt = 10_000
+    subscriptions_max: Live[PositiveInt] = 10_000
     """How many subscriptions there may be, webhooks and pull subscriptions together. Further ones
     are refused with 429."""
     webhook_origin: str = "polymq.invalid"
     """The value of the header WebHook-Request-Origin: a DNS name of this system, by which the
     receiver of a webhook decides whether it accepts requests from it."""
-    webhook_handshake: bool = True
+    webhook_handshake: Live[bool] = True
     """Whether the receiver of a webhook has to consent before events are sent to it. If false, any
     user with permission to subscribe can make this server send requests to any public address."""
-    webhook_allow_http: bool = False
+    webhook_allow_http: Live[bool] = False
     """Whether webhooks may be sent to URLs without TLS."""
-    webhook_allow_networks: list[Network] = []
+    webhook_allow_networks: Live[list[Network]] = []
     """Networks that webhooks may be sent to although they are not public, such as "10.1.0.0/16".
     There are none by default, because a subscriber could otherwise make this server call services
     inside your network."""
-    webhook_deny_networks: list[Network] = []
+    webhook_deny_networks: Live[list[Network]] = []
     """Networks that webhooks may not be sent to although they are public."""
 
 
@@ -179,7 +182,7 @@ class RocketmqSettings(ListenerSettings):
     """Whether connections without TLS are accepted. False needs a certificate (`[tls]`). Name
     servers then return the port with TLS, and `polymq message read` and `polymq sink` on this
     machine use it."""
-    connections_max: ConnectionsMax = 1_000
+    connections_max: Live[ConnectionsMax] = 1_000
     advertise: AddressOrEmpty = ""
     """The address that clients are told to connect to (HOST:PORT). Empty: the address that they
     have connected to. It has to be set only behind network address translation."""
@@ -257,7 +260,7 @@ class StorageSettings(Section):
     """The size of one segment of the commit log. Each segment takes this space from the start. The
     size is decided when the log is created, and stays. 0: 1 GiB, as in RocketMQ, or a 64th of the
     free space if that is less, but at least 16 MiB. Brokers that replicate use 1 GiB."""
-    log_bytes_max: Annotated[int, Field(ge=0)] = 0
+    log_bytes_max: Live[Annotated[int, Field(ge=0)]] = 0
     """How large the log may become, as the sum of its segments. Above it, topics whose retention
     has a limit lose their oldest messages early, in the order of the log, as long as that allows
     segments to be deleted. 0: only the free space of the disk limits the log."""
@@ -274,35 +277,35 @@ class StorageSettings(Section):
     message_bytes_max: Annotated[int, Field(ge=1, le=MESSAGE_BYTES_MAX)] = 16 * MIB
     """The size of the largest message body that is accepted. AMQP allows up to 128 MiB, if the
     segments are larger than that. MQTT, HTTP and RocketMQ never allow more than 16 MiB."""
-    save_seconds: Annotated[float, Field(gt=0)] = 5.0
+    save_seconds: Live[Annotated[float, Field(gt=0)]] = 5.0
     """How often indexes and state are saved beside the log. A shorter interval makes a start after
     a crash faster. Nothing is lost either way."""
-    disk_reserve_bytes: Annotated[int, Field(ge=0)] = 0
+    disk_reserve_bytes: Live[Annotated[int, Field(ge=0)]] = 0
     """The free space below which publishers are refused, so that acknowledgements can still be
     stored. 0: the larger of three segments and 5 % of the disk, but at most 16 GiB and a quarter of
     the disk."""
-    disk_early_bytes: Annotated[int, Field(ge=0)] = 0
+    disk_early_bytes: Live[Annotated[int, Field(ge=0)]] = 0
     """The free space below which topics whose retention has a limit lose their oldest messages
     early. 0: twice the reserve."""
-    disk_full_drops_oldest: bool = False
+    disk_full_drops_oldest: Live[bool] = False
     """Whether queues and sessions lose their oldest unsettled messages when the space for messages
     runs out. If false, publishers are refused instead. Dropped messages are counted and logged."""
-    disk_check_seconds: Annotated[float, Field(gt=0, le=60)] = 0.5
+    disk_check_seconds: Live[Annotated[float, Field(gt=0, le=60)]] = 0.5
     """How often the free space is checked."""
-    retention_check_seconds: Annotated[float, Field(gt=0)] = 10.0
+    retention_check_seconds: Live[Annotated[float, Field(gt=0)]] = 10.0
     """How often retention is checked."""
 
 
 class TopicDefaults(Section):
     """Settings of all topics that have no settings of their own (`polymq topic set`)."""
 
-    durability: Literal["fsync", "page_cache"] = "fsync"
+    durability: Live[Literal["fsync", "page_cache"]] = "fsync"
     """What an acknowledgement waits for. fsync: the disk. page_cache: only the operating system, so
     a power cut loses the messages of the last 0.2 seconds."""
-    retention_seconds: Annotated[int, Field(ge=0, le=SECONDS_MAX)] = 72 * 3600
+    retention_seconds: Live[Annotated[int, Field(ge=0, le=SECONDS_MAX)]] = 72 * 3600
     """How long messages can be read by offset. Messages that a queue, a session or a subscription
     has not settled stay longer. 0: for ever."""
-    retention_bytes: Annotated[int, Field(ge=0, le=BYTES_MAX)] = 0
+    retention_bytes: Live[Annotated[int, Field(ge=0, le=BYTES_MAX)]] = 0
     """How many bytes of each topic can be read by offset. 0: no limit."""
 
 
@@ -351,15 +354,17 @@ class ReplicationSettings(Section):
 class LogSettings(Section):
     """What the program logs on stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Live[Literal["debug", "info", "warning", "error"]] = "info"
     """The lowest severity that is logged."""
-    format: Literal["auto", "console", "json"] = "auto"
+    format: Live[Literal["auto", "console", "json"]] = "auto"
     """The format of the log. auto: console on a terminal, otherwise json. json: one JSON object per
     line."""
 
 
 class SinkSettings(Section):
     """`polymq sink`, which writes topics to Parquet files."""
+
+    unmarked: ClassVar[Reload] = Reload.SINK
 
     output_directory: Path = Path("lake")
     """The directory for the Parquet files."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from polymq.gateways.mqtt.client_events import ClientEvents
     from polymq.gateways.mqtt.sys_figures import Figures
     from polymq.gateways.mqtt.sys_topics import SysTopics
+    from polymq.gateways.mqtt.sys_values import SysValues
 
 TOPICS_AT_ONCE: Final = 500
 """Topics that one step looks at: 0.2 ms."""
@@ -36,11 +37,13 @@ class ServerTopics(NamedTuple):
         everywhere: for listeners with a mount point: they do not see who else is there.
         whole: for all others.
         events: told what clients do; None: there are no such topics.
+        values: the figures; None: there are none.
     """
 
     everywhere: SysTopics
     whole: SysTopics
     events: ClientEvents | None
+    values: SysValues | None
 
 
 def make_sys_topics(
@@ -62,7 +65,7 @@ def make_sys_topics(
     from polymq.gateways.mqtt.sys_topics import SysPart, SysTopics
     from polymq.gateways.mqtt.sys_values import SysValues
 
-    mqtt, parts, events = settings.mqtt, list[SysPart](), None
+    mqtt, parts, events, values = settings.mqtt, list[SysPart](), None, None
     if mqtt.client_events:
         events = ClientEvents(
             context=context,
@@ -82,7 +85,7 @@ def make_sys_topics(
     everywhere = whole = SysTopics(parts)
     if events is not None:
         whole = SysTopics([*parts, events])
-    return ServerTopics(everywhere, whole, events)
+    return ServerTopics(everywhere, whole, events, values)
 
 
 def figures(

@@ -1,8 +1,16 @@
 """The TLS of all listeners, from files that may change while the server runs.
 
-Certificate, key, authorities and revocation lists are read again on SIGHUP, and when one of the
-files has changed. New connections have what is in the files then; existing ones continue. Files
-that cannot be used change nothing: the listeners go on with what they have, and the log says why.
+Certificate, key, authorities and revocation lists are read again by a reload, and when one of the
+files has changed. New connections have what is in the files then; existing ones continue.
+
+Rules:
+
+* All listeners change together, or none does. Files that cannot be used, such as a certificate
+  whose key is not there yet, change nothing: the listeners go on with what they have, and the log
+  says why, once for each change of the files.
+* Files are read in a thread: a disk or a network may take its time.
+* A change is taken up when two looks have found the same: who writes files is given the time to
+  write all of them.
 """
 
 from __future__ import annotations
@@ -10,48 +18,35 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from polymq.errors import Failure
 from polymq.logs import logger
+from polymq.metrics.registry import Probe, counter
 from polymq.net.tls_source import TlsSource
 from polymq.settings import TlsSettings
 from polymq.tls import make_tls, warn_of_dates
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file its number, size and time of change; None: it is not there."""
+SettingsOf = Callable[[str], TlsSettings]
+"""The settings of a listener, by its owner (`TlsFiles.source`)."""
 
 
+@dataclass(slots=True)
 class _Renewed:
-    """One context, and the settings that it is made from."""
+    """The context of one listener, and what it is made from."""
 
-    def __init__(self, settings: TlsSettings, protocols: tuple[str, ...], owner: str) -> None:
-        self._settings, self._protocols, self._owner = settings, protocols, owner
-        self.context = self._made()
-
-    def _made(self) -> ssl.SSLContext:
-        made = tls_of(self._settings, self._protocols, self._owner)
-        assert made is not None, "there is a certificate"
-        return made
-
-    def renew(self) -> None:
-        """Read the files again. Raises Failure: the context stays as it is."""
-        self.context = self._made()
+    settings: TlsSettings
+    protocols: tuple[str, ...]
+    owner: str
+    context: ssl.SSLContext
 
     def current(self) -> ssl.SSLContext:
         """See `TlsSource`."""
         return self.context
-
-    @property
-    def files(self) -> Iterable[str]:
-        """All that it is made from."""
-        found = self._settings
-        return filter(None, (found.certificate, found.key, found.client_ca, found.crl))
-
-    def warn_of_dates(self) -> None:
-        """Say so if the certificate is not valid now, or not for long."""
-        warn_of_dates(self._settings, datetime.now(UTC), logger("polymq").warning)
 
 
 def tls_of(
@@ -74,82 +69,147 @@ def tls_of(
 
 
 class TlsFiles:
-    """The TLS of all listeners of a server.
+    """The TLS of all listeners of a server. `prepare` and `changed` may be called in a thread, one
+    at a time."""
 
-    Args:
-        call_later: of the loop.
-        check_seconds: how often the files are checked; 0: never.
-    """
-
-    def __init__(
-        self,
-        call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
-        check_seconds: float,
-    ) -> None:
-        self._call_later = call_later
-        self._seconds = check_seconds
+    def __init__(self) -> None:
         self._renewed: list[_Renewed] = []
         self._stamp: Stamp = ()  # of what was read last, or could not be used
-        self._seen: Stamp = ()  # at the last check
-        self._timer: asyncio.TimerHandle | None = None
+        self._seen: Stamp = ()  # at the last look
+        self._count = 0  # of what was taken up
+        self._results = {"renewed": 0, "failed": 0}
 
     def source(
         self, settings: TlsSettings, protocols: tuple[str, ...] = (), owner: str = ""
     ) -> TlsSource | None:
         """The TLS of a listener; None if there is no certificate. Raises Failure."""
-        if not settings.enabled:
+        context = tls_of(settings, protocols, owner)
+        if context is None:
             return None
-        made = _Renewed(settings, protocols, owner)
+        made = _Renewed(settings, protocols, owner, context)
         self._renewed.append(made)
         return made.current
 
-    def start(self) -> None:
-        """Check the files from now on."""
-        self._stamp = self._seen = self._look()
-        self._wait()
+    def begin(self) -> None:
+        """All listeners have their TLS: what changes from now on is a change."""
+        self._stamp = self._seen = _look(each.settings for each in self._renewed)
 
-    def stop(self) -> None:
-        """Check no more."""
-        self._seconds = 0
-        if self._timer is not None:
-            self._timer.cancel()
+    def prepare(self, settings_of: SettingsOf | None = None) -> Callable[[], None]:
+        """Read all files again.
 
-    def _wait(self) -> None:
-        if self._seconds and self._renewed:
-            self._timer = self._call_later(self._seconds, self._check)
+        Args:
+            settings_of: which files; by default those that were read before.
 
-    def _check(self) -> None:
-        now = self._look()
-        if now != self._stamp and now == self._seen:
-            self.renew()
-        self._seen = now
-        self._wait()
+        Returns:
+            What lets new connections have them.
 
-    def renew(self) -> None:
-        """Read all files again, now."""
+        Raises:
+            Failure: one of them cannot be used.
+        """
+        chosen = [
+            each.settings if settings_of is None else settings_of(each.owner)
+            for each in self._renewed
+        ]
+        stamp, count = _look(chosen), self._count
+        if settings_of is None:
+            self._stamp = stamp
+        made = [
+            tls_of(settings, each.protocols, each.owner)
+            for each, settings in zip(self._renewed, chosen, strict=True)
+        ]
         log = logger("polymq")
-        self._stamp = self._seen = self._look()
-        if not self._renewed:
-            log.warning(
-                "SIGHUP reads the files of TLS again, and there are none: the configuration is read"
-                " at the start only. Stop with SIGTERM, and start again, to apply what has changed"
-            )
-            return
-        failures = 0
-        for each in self._renewed:
-            try:
-                each.renew()
-            except Failure as failure:
-                failures += 1
-                log.error("TLS goes on with the former files", error=str(failure))
-            else:
-                each.warn_of_dates()
-        if not failures:
-            log.info("TLS files were read again: new connections use them", files=len(self._stamp))
+        for settings in {one.certificate: one for one in chosen}.values():
+            warn_of_dates(settings, datetime.now(UTC), log.warning)
 
-    def _look(self) -> Stamp:
-        names = {name for each in self._renewed for name in each.files}
-        return tuple(_stamp_of(name) for name in sorted(names))
+        def apply() -> None:
+            if not made or (settings_of is None and count != self._count):
+                return  # there is no TLS, or a reload has read others after these
+            self._count += 1
+            self._results["renewed"] += 1
+            self._stamp = self._seen = stamp
+            for each, settings, context in zip(self._renewed, chosen, made, strict=True):
+                assert context is not None, "there is a certificate"
+                each.settings, each.context = settings, context
+            log.info("TLS files were read again: new connections use them", files=len(stamp))
+
+        return apply
+
+    def changed(self) -> Callable[[], None] | None:
+        """Look whether files have changed. Returns what lets new connections have them; None if
+        there is nothing new, or it cannot be used."""
+        now = _look(each.settings for each in self._renewed)
+        is_steady, self._seen = now == self._seen, now
+        if now == self._stamp or not is_steady:
+            return None
+        try:
+            return self.prepare()
+        except Failure as failure:
+            self._results["failed"] += 1
+            logger("polymq").error("TLS goes on with the former files", error=str(failure))
+            return None
+
+    def probes(self) -> list[Probe]:
+        """What operators see of it."""
+        return [
+            counter(
+                "polymq_tls_renewals",
+                "Changes of the files of TLS that were taken up (renewed), and that could not be "
+                "used (failed).",
+                lambda: self._results,
+                label="result",
+            )
+        ]
+
+
+class TlsWatch:
+    """Looks at the files from time to time, between `start` and `stop`, on the running loop.
+
+    Args:
+        seconds: how often; 0: never.
+    """
+
+    def __init__(self, files: TlsFiles, seconds: float) -> None:
+        self._files = files
+        self._seconds = seconds
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._files.begin()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def every(self, seconds: float) -> None:
+        """Look so often from now on."""
+        self._seconds = seconds
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self._seconds or None):
+                    await self._changed.wait()
+            except TimeoutError:
+                apply = await asyncio.to_thread(self._files.changed)
+                if apply is not None:
+                    apply()
+
+
+def _look(settings: Iterable[TlsSettings]) -> Stamp:
+    names = {name for one in settings for name in _files_of(one)}
+    return tuple(_stamp_of(name) for name in sorted(names))
+
+
+def _files_of(settings: TlsSettings) -> Sequence[str]:
+    named = (settings.certificate, settings.key, settings.client_ca, settings.crl)
+    return [name for name in named if name]
 
 
 def _stamp_of(name: str) -> tuple[int, int, int] | None:

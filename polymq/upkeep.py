@@ -64,6 +64,12 @@ class Upkeep:
         """While the process has too few descriptors or too little memory: in words."""
         engine.core.when_failed(lambda _: self._flushed.set())
 
+    def change(self, *, save_seconds: float, tidy_seconds: float, disk_seconds: float) -> None:
+        """Other intervals, from the next time on."""
+        self._save_seconds = save_seconds
+        self._tidy_seconds = tidy_seconds
+        self._disk_seconds = disk_seconds
+
     def start(self) -> None:
         """Begin to save, and to watch the disk."""
         loop = asyncio.get_running_loop()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +27,7 @@ from polymq.core_log.store import Store
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.roster import Roster
-from polymq.net.tls_source import fixed
+from polymq.net.tls_source import TlsSource
 from polymq.replication.extent import extent_of
 from polymq.replication.lag import Lag
 from polymq.replication.limits import (
@@ -110,7 +109,7 @@ class ReplicationServer:
         self,
         host: str,
         port: int,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsSource | None = None,
         sockets: Sequence[socket.socket] = (),
     ) -> int:
         """Listen, on sockets that are bound already if there are any; returns the bound port.
@@ -120,7 +119,7 @@ class ReplicationServer:
             lambda: SlaveConnection(self),
             host=host,
             port=port,
-            tls=fixed(tls),
+            tls=tls,
             connections_max=CONNECTIONS_MAX,
             newcomers_max=NEWCOMERS_MAX,
             sockets=sockets,

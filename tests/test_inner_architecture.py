@@ -30,6 +30,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"open_port", "retention"}),
     frozenset({"admission"}),
     frozenset({"engine"}),
+    frozenset({"changes"}),
 )
 """Folders of the broker, and its files beside them. Each may import what stands in a row above its
 own, and itself. `broker/README.md` says what each is for."""

@@ -57,10 +57,14 @@ class _Source:
 
 
 class Lines:
-    """See the head of this file."""
+    """See the head of this file.
+
+    Attributes:
+        count_max: how many may wait. When it is lowered, those that wait stay.
+    """
 
     def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
+        self.count_max = count_max
         self._sources: OrderedDict[str, _Source] = OrderedDict()  # the next one first
         self._count = 0
 
@@ -70,7 +74,7 @@ class Lines:
     def add(self, attempt: Attempt) -> Attempt | None:
         """Let it wait. Returns the one for which there is no room, if there is one."""
         refused = None
-        if self._count >= self._count_max:
+        if self._count >= self.count_max:
             longest = max(self._sources, key=lambda source: self._sources[source].count)
             own = self._sources.get(attempt.source)
             if (0 if own is None else own.count) + 1 >= self._sources[longest].count:

@@ -214,6 +214,7 @@ class Logins:
         self._hashers = hashers
         self._now = now
         self._limits = limits
+        self.scram_iterations = limits.scram_iterations
         self._secret = secret
         # The least recent first, each of them.
         self._known: BoundedCache[bytes, _Known] = BoundedCache(limits.login_cache_max)
@@ -362,7 +363,7 @@ class Logins:
             else:
                 done(result.decode())
 
-        iterations = self._limits.scram_iterations
+        iterations = self.scram_iterations
         self._hashers.submit(
             lambda: passwords.make_hash(password, salt, scram_iterations=iterations).encode(),
             hashed,
@@ -507,7 +508,7 @@ class Logins:
                 return
             self._hashing += 1
             self.hashed_count += 1
-            iterations = self._limits.scram_iterations
+            iterations = self.scram_iterations
             salt = b""
             if passwords.is_outdated(attempt.stored, iterations):
                 salt = self._random_bytes(passwords.SALT_BYTES)

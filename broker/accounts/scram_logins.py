@@ -35,6 +35,9 @@ class ScramLogins:
 
     Args:
         random_bytes: for nonces and for the secret.
+        iterations: see `iterations`.
+
+    Attributes:
         iterations: of decoys, and of the keys that are made now; 0: there is no SCRAM.
     """
 
@@ -53,7 +56,7 @@ class ScramLogins:
         self._documents = documents
         self._random_bytes = random_bytes
         self._pending_max = pending_max
-        self._iterations = iterations
+        self.iterations = iterations
         self._fallback = random_bytes(32)  # while the log takes nothing
         self.pending_count = 0
         """Exchanges that are under way."""
@@ -61,7 +64,7 @@ class ScramLogins:
     @property
     def is_offered(self) -> bool:
         """Whether clients may use it."""
-        return bool(self._iterations)
+        return bool(self.iterations)
 
     def begin(self, first: bytes, unless_banned: Callable[[Answer], Answer]) -> ScramLogin:
         """See `AdmissionPort.begin_exchange`.
@@ -102,7 +105,7 @@ class ScramLogins:
         user = self._users.users.get(name)
         keys = None if user is None else passwords.scram_keys(user.password_hash)
         # Made for every name, so that all cost the same.
-        decoy = scram.decoy(name, self._secret(), self._iterations)
+        decoy = scram.decoy(name, self._secret(), self.iterations)
         return decoy if user is None or user.disabled or keys is None else keys
 
     def _secret(self) -> bytes:

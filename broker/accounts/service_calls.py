@@ -26,7 +26,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from polymq.broker.accounts.login_lines import Attempt, Lines
 from polymq.broker.accounts.service_answers import Result
-from polymq.broker.bounded_cache import BoundedCache
+from polymq.broker.bounded_cache import EVICTED_AT_ONCE, BoundedCache
 from polymq.broker.pacing.scheduler import Scheduler
 from polymq.net.newcomers import network_of
 
@@ -168,6 +168,16 @@ class ServiceCalls(Generic[Q, V, D]):
     def _ended(self, source: str, user: str) -> None:
         """It does not wait any more."""
 
+    # --- other limits ---------------------------------------------------------------------
+
+    def change(self, limits: ServiceLimits) -> None:
+        """What holds from now on. What waits and what is remembered stays; the memory shrinks with
+        the next answers if it has too much."""
+        self._limits = limits
+        self._lines.count_max = limits.waiting_max
+        self._known.count_max = limits.cache_max
+        self._call_next()
+
     # --- asking -------------------------------------------------------------------------------
 
     @property
@@ -289,6 +299,8 @@ class ServiceCalls(Generic[Q, V, D]):
         for other in (before, gone):
             if other is not None:
                 self._weight -= self._weight_of(other.decision)
+        for _ in range(min(EVICTED_AT_ONCE, len(self._known) - self._known.count_max)):
+            self._weight -= self._weight_of(self._known.popitem(last=False)[1].decision)
         while self._weight > self.weight_max:
             self._weight -= self._weight_of(self._known.popitem(last=False)[1].decision)
 

@@ -116,6 +116,19 @@ class Connections:
     def _new_bucket(self, per_second: float) -> Bucket | None:
         return Bucket(per_second, self._now()) if per_second else None
 
+    def change(self, settings: ConnectionSettings) -> None:
+        """Other limits from now on, for clients that connect."""
+        before, self._settings = self._settings, settings
+        if settings.per_second != before.per_second:
+            self._bucket = self._new_bucket(settings.per_second)
+        if settings.per_address_per_second != before.per_address_per_second:
+            self._buckets.clear()
+        self._flapping.change(
+            count=settings.flapping_count,
+            window_seconds=settings.flapping_window_seconds,
+            ban_seconds=settings.flapping_ban_seconds,
+        )
+
     # --- coming ---------------------------------------------------------------------------
 
     def check(self, client_id: str, user: str | None, address: str) -> None:

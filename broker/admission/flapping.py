@@ -50,6 +50,12 @@ class Flapping:
         self._ban = ban_seconds
         self._watched: BoundedCache[str, _Watched] = BoundedCache(watched_max)
 
+    def change(self, *, count: int, window_seconds: float, ban_seconds: float) -> None:
+        """Watch by these from now on. Who is kept out stays out, unless nothing is watched."""
+        self._count = count
+        self._window = window_seconds
+        self._ban = ban_seconds
+
     def ended(self, client_id: str, now: float) -> bool:
         """A connection of this client ended at `now`, in seconds. Returns whether the client is
         kept out from now on."""
@@ -69,7 +75,9 @@ class Flapping:
     def is_out(self, client_id: str, now: float) -> bool:
         """Whether the client is kept out at `now`."""
         watched = self._watched.get(client_id)
-        return watched is not None and now < watched.out_until <= now + self._ban
+        if watched is None or not self._count:
+            return False
+        return now < watched.out_until <= now + self._ban
 
     def __len__(self) -> int:
         """How many client identifiers are watched."""

@@ -146,6 +146,15 @@ class SessionBacklogs:
             self._too_long.update(dict.fromkeys(self._state.by_number.values()))
             self._enforce_soon()
 
+    def change(self, waiting_max: int) -> None:
+        """Another bound from now on; there was one before, and the same ones give way. Sessions
+        that have too much lose it in the next iterations; those of a slave as its master says."""
+        self._waiting_max = waiting_max
+        if self._core.follows:
+            return
+        self._too_long.update(dict.fromkeys(self._state.by_number.values()))
+        self._enforce_soon()
+
     # --- a run becomes visible --------------------------------------------------------------
 
     def admit(self, group: SessionGroup, run: Committed, first: int) -> bool:

@@ -99,6 +99,43 @@ class SessionExpiry(Generic[S]):
         core.journal.handle("away", self._apply_away)
         core.journal.handle("alive", self._apply_alive)
 
+    def change(self, seconds_max: float) -> None:
+        """Clients may be away for another time at most, those that are away already included."""
+        self._ms_max = round(1000 * seconds_max)
+        if self._core.failure is None and not self._core.follows:
+            self._wait_anew(iter(list(self._sessions.values())))
+
+    def _wait_anew(self, sessions: Iterator[S]) -> None:
+        """Let the next sessions wait for what is their time now. One that did not expire before is
+        away since now: nothing says since when it is."""
+        some = list(islice(sessions, SLICE_COUNT))
+        now_ms = self._core.clock_ms()
+        for session in some:
+            if session.link is not None:
+                self._connected.pop(session, None)
+                if self.time_ms(session) is not None:
+                    self._connected[session] = None
+                continue
+            self._waiting.remove(session, session.due_group)
+            session.due_ms = session.due_group = 0
+            time_ms = self.time_ms(session)
+            if time_ms is None:
+                self._gone.pop(session, None)
+            elif time_ms == 0:
+                self._over.append(session)
+            else:
+                if not session.away_ms:
+                    self._gone[session] = None
+                self._wait(session, session.away_ms or now_ms, time_ms)
+        if self._gone and not self._noting:
+            self._noting = True
+            self._core.scheduler.call_later(AWAY_SECONDS, self._note_later)
+        if self._connected and not self._beating:
+            self._beat()
+        self._end_soon()
+        if len(some) == SLICE_COUNT:
+            self._core.scheduler.call_soon(lambda: self._wait_anew(sessions))
+
     # --- what the log has of it ---------------------------------------------------------------
 
     def _apply_away(self, op: Op) -> Touched:

@@ -70,6 +70,11 @@ class ShareBounds(Generic[G]):
         self._too_long: dict[G, None] = {}
         self._scheduled = False
 
+    def change(self, settings: SessionSettings) -> None:
+        """Another bound from now on; there was one before. A share that has too much loses it with
+        the next message."""
+        self._settings = settings
+
     def _bound(self, group: G) -> int:
         bound = self._settings.waiting_max or NO_BOUND
         return bound if group.waits else min(bound, self._core.limits.backlog_count_max)

@@ -84,6 +84,11 @@ class Retained:
         """How many there are."""
         return len(self._entries)
 
+    def change(self, count_max: int, bytes_max: int) -> None:
+        """Other limits from now on. What there is stays, though it may be more."""
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+
     def state_kinds(self) -> tuple[StateKind, ...]:
         """See `state/kinds.py`."""
         return (StateKind("retained", self._row, each(self._load)),)

@@ -221,6 +221,24 @@ class Topics(Publisher):
         topic.settings_changed()
         return [("topic", topic.name)]
 
+    def change_defaults(self, defaults: TopicSettings) -> None:
+        """Other settings for all topics without own ones: for new topics at once, for those that
+        there are in the next iterations."""
+        if defaults != self.defaults:
+            self.defaults = defaults
+            self.core.sweeper.add(self._settle_all(defaults))
+
+    def _settle_all(self, defaults: TopicSettings) -> Iterator[None]:
+        for name in list(self.topics):
+            topic = self.topics.get(name)
+            if self.defaults is not defaults:
+                return  # they were changed again
+            if topic is not None:
+                topic.settings = defaults.with_values(topic.own_values)
+                topic.settings_changed()
+            yield
+        self.router.forget_all()  # templates say what acks wait for
+
     def trim(self, moved: Sequence[Sequence[Any]]) -> Position:
         """Let own queues begin later: [topic, queue id, first offset] of each. Raises Refused."""
         return self.core.journal.write({"op": "trim", "q": [list(item) for item in moved]})

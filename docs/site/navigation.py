@@ -36,6 +36,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/mqtt-extras",
         "docs/mqtt-bridge",
         "docs/sys-topics",
+        "docs/mqtt-not-there",
         "docs/mqtt-conformance",
     ],
     "Other protocols": [
@@ -58,6 +59,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/queues",
         "docs/finding",
         "docs/retention",
+        "docs/reload",
         "docs/backup",
         "docs/replication",
         "docs/cluster",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -111,8 +112,15 @@ class Server:
         """A connection for an accepted socket."""
         return Connection(self._context, self._limits, self._new_client)
 
-    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
-        """Listen; returns the port (port 0: one that the system picked).
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Listen, on sockets that listen already if there are any; returns the port (port 0: one
+        that the system picked).
 
         Raises:
             net.listener.CannotListen: with a sentence for the user.
@@ -123,17 +131,24 @@ class Server:
             host=host,
             port=port,
             tls=tls,
+            sockets=sockets,
             connections_max=self._limits.connections_max,
         )
         self._listeners.append(listener)
         return listener.port
 
+    def change(self, limits: Limits) -> None:
+        """What holds from now on: `connections_max` at once, the others for new connections."""
+        self._limits = limits
+        for listener in self._listeners:
+            listener.change(connections_max=limits.connections_max)
+
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, ask every client to close, abort those that take longer."""
         for listener in self._listeners:
             listener.stop_accepting()
-        for socket in self._sockets():
-            socket.client.stop()
+        for accepted in self._sockets():
+            accepted.client.stop()
         deadline = self._context.now() + drain_seconds
         for listener in self._listeners:
             left = max(0.0, deadline - self._context.now())
@@ -171,10 +186,10 @@ class Server:
         ]
 
     def _storage_failed(self, error: StorageFailed) -> None:
-        for socket in self._sockets():
-            socket.client.storage_failed(str(error))
+        for accepted in self._sockets():
+            accepted.client.storage_failed(str(error))
 
     def _storage_blocks(self, reason: str) -> None:
         self._blocked = reason
-        for socket in self._sockets():
-            socket.client.storage_blocks(reason)
+        for accepted in self._sockets():
+            accepted.client.storage_blocks(reason)

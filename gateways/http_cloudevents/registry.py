@@ -53,6 +53,11 @@ class Registry:
         self._tasks: set[asyncio.Task[None]] = set()  # parts that are being stopped
         self._why_resting = ""  # why subscriptions are not served by a slave
 
+    def change(self, subscriptions_max: int, *, handshake: bool) -> None:
+        """What new subscriptions have to keep to from now on."""
+        self._shared.limits = replace(self._shared.limits, subscriptions_max=subscriptions_max)
+        self._handshake = handshake
+
     def start(self) -> None:
         """Take up the stored subscriptions. Where the broker takes no changes (a slave does not)
         they rest, and who asks for one is told why."""

@@ -22,6 +22,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -147,8 +148,15 @@ class Server:
 
     # --- start and stop -----------------------------------------------------------------------
 
-    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
-        """Listen; port 0 lets the system pick. Returns the bound port. Raises CannotListen."""
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Listen, on sockets that listen already if there are any; port 0 lets the system pick.
+        Returns the bound port. Raises CannotListen."""
         limits = self._limits
         self._sinks = self._make_sinks()
         self._registry = self._make_registry(self._sinks)
@@ -165,13 +173,15 @@ class Server:
             self._application(self._handlers), handler_cancellation=True, access_log=None
         )
         await self._runner.setup()
-        bound = await self._bind(host, port)
+        bound = list(sockets) or await self._bind(host, port)
         self._registry.start()
         return self._accept(bound, tls)
 
-    async def listen_too(self, host: str, port: int, tls: TlsSource) -> int:
+    async def listen_too(
+        self, host: str, port: int, tls: TlsSource, sockets: Sequence[socket.socket] = ()
+    ) -> int:
         """One more port, after `start`. Returns it. Raises CannotListen."""
-        return self._accept(await self._bind(host, port), tls)
+        return self._accept(list(sockets) or await self._bind(host, port), tls)
 
     async def _bind(self, host: str, port: int) -> list[socket.socket]:
         try:
@@ -215,6 +225,19 @@ class Server:
     def _close_newcomer(self, connection: Connection) -> None:
         if not any(listener.interrupt(connection) for listener in self._listeners):
             connection.abort()
+
+    def change(
+        self, *, connections_max: int, subscriptions_max: int, webhooks: WebhookSettings
+    ) -> None:
+        """What holds from now on. Connections, subscriptions and requests that there are stay."""
+        self._limits = replace(
+            self._limits, connections_max=connections_max, subscriptions_max=subscriptions_max
+        )
+        self._settings = webhooks
+        self.roster.resize(connections_max)
+        if self._registry is not None and self._sinks is not None:
+            self._registry.change(subscriptions_max, handshake=webhooks.handshake)
+            self._sinks.change(webhooks)
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, answer the long polls, let requests and deliveries end, then close.

@@ -138,6 +138,14 @@ class Sinks:
             headers={"User-Agent": "PolyMQ", "WebHook-Request-Origin": settings.origin},
         )
 
+    def change(self, settings: WebhookSettings) -> None:
+        """What may be reached from now on. The origin stays as it was."""
+        self._policy.change(
+            allow=settings.allow_networks,
+            deny=settings.deny_networks,
+            allow_http=settings.allow_http,
+        )
+
     def _socket(self, addr_info: aiohttp.AddrInfoType) -> socket.socket:
         return self._policy.socket(addr_info)
 

@@ -97,6 +97,12 @@ class AddressPolicy:
         deny: tuple[Network, ...] = (),
         allow_http: bool = False,
     ) -> None:
+        self.change(allow=allow, deny=deny, allow_http=allow_http)
+
+    def change(
+        self, *, allow: tuple[Network, ...], deny: tuple[Network, ...], allow_http: bool
+    ) -> None:
+        """Decide by this from now on."""
         self._allow = allow
         self._deny = deny
         self._allow_http = allow_http

@@ -418,7 +418,7 @@ class Connecting(SocketConnection):
                 name_of=broker_name,
             ),
         )
-        self._mapping = self._shared.mapping.of(self._port, login.own_id, self._user)
+        self._mapping = self._mapping.of(self._port, login.own_id, self._user)
         self._leave = self._port.principal.enter(self.expelled)
 
     def _log_in(self, login: Login, principal: str) -> Session:

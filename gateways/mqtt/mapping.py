@@ -270,6 +270,14 @@ class TopicMapping:
         self.encoded_keys_5 = (f"{name} 5 0", f"{name} 5 1")
         """The same of MQTT 5."""
 
+    def changed(self, limits: Limits, rewriting: Rewriting) -> TopicMapping:
+        """The same names with other limits, and other rules of rewriting."""
+        other = self._copy(self._port, self._from)
+        other._rewriting = rewriting
+        other._limits = limits
+        other._levels_max = limits.topic_levels_max - self._mount_point.count("/")
+        return other
+
     def of(self, port: BrokerPort, client_id: str = "", user: str = "") -> TopicMapping:
         """The same names over another port: what its client may publish is its own table. So it is
         where names are rewritten with the client's."""

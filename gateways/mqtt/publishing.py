@@ -48,12 +48,13 @@ class Publishing:
         explainer: what the client may be told in words.
     """
 
-    __slots__ = ("_explainer", "_path", "_shared")
+    __slots__ = ("_checks_payloads", "_explainer", "_path", "_shared")
 
     def __init__(self, path: FastPath, shared: Shared, explainer: Explainer) -> None:
         self._path = path
         self._shared = shared
         self._explainer = explainer
+        self._checks_payloads = shared.limits.features.payload_format_checked
 
     # --- storing ----------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class Publishing:
         been here before. Returns whether there are any. It is asked about runs with properties,
         where one of the two is looked at (`SharedPaths.checks_payloads`)."""
         shared, found = self._shared, 0
-        if shared.limits.features.payload_format_checked:
+        if self._checks_payloads:
             found += refuse_payloads(batch, first, last)
         if shared.marker:
             found += mark_looped(batch, first, last, shared.marker)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import partial
 
 from polymq.broker.port import BrokerPort, StorageFailed
 from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
@@ -95,39 +95,75 @@ class Server:
         self._listener: Listener | None = None
         port.storage.when_failed(self._storage_failed)
 
-    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
-        """Listen; returns the bound port. Raises net.listener.CannotListen."""
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Listen, on sockets that listen already if there are any; returns the bound port. Raises
+        net.listener.CannotListen."""
         shared = self._shared
         self._listener = await listen(
             shared.context,
-            partial(make_connection, shared, self._websocket),
+            self._new_connection,
             host=host,
             port=port,
             tls=tls,
+            sockets=sockets,
             connections_max=shared.limits.connections_max,
             rate_max=shared.limits.connection_rate_max,
             proxies=self._proxies,
         )
         return self._listener.port
 
-    async def start_unix(self, address: UnixAddress) -> None:
-        """Listen on a Unix socket. Raises net.listener.CannotListen."""
+    async def start_unix(self, address: UnixAddress, sockets: Sequence[socket.socket] = ()) -> None:
+        """Listen on a Unix socket, on those that listen already if there are any: their files stay
+        when the server stops. Raises net.listener.CannotListen."""
         shared = self._shared
         try:
-            listening = bind_unix(address, BACKLOG)
+            listening = sockets or [bind_unix(address, BACKLOG)]
         except PathTaken as error:
             raise CannotListen(str(error)) from error
-        self._unix = address.path, file_number(address.path)
+        if not sockets:
+            self._unix = address.path, file_number(address.path)
         self._listener = await listen(
             shared.context,
-            partial(make_connection, shared, self._websocket),
+            self._new_connection,
             host="",
             port=0,
-            sockets=[listening],
+            sockets=listening,
             peer=address.path,
             connections_max=shared.limits.connections_max,
             rate_max=shared.limits.connection_rate_max,
         )
+
+    def _new_connection(self) -> Connection:
+        return make_connection(self._shared, self._websocket)
+
+    def change(
+        self,
+        *,
+        limits: Limits,
+        rules: Rules,
+        rewriting: Rewriting,
+        auto_subscriptions: Sequence[AutoSubscription],
+        websocket: Offer | None,
+    ) -> None:
+        """What holds from now on: the limits of the listener at once, all else for new connections.
+        The arguments are those of the server; the mount point stays the same."""
+        self._shared.change(
+            limits=limits,
+            rules=rules,
+            rewriting=rewriting,
+            auto_subscriptions=auto_subscriptions,
+        )
+        self._websocket = websocket
+        if self._listener is not None:
+            self._listener.change(
+                connections_max=limits.connections_max, rate_max=limits.connection_rate_max
+            )
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, let the acks of what was published leave, close.

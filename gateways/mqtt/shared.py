@@ -16,6 +16,7 @@ from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import TopicMapping
 from polymq.gateways.mqtt.protocol import Inbox
 from polymq.gateways.mqtt.reason_counts import ReasonCounts
+from polymq.gateways.mqtt.rewriting import Rewriting
 from polymq.gateways.mqtt.rules import Rules
 from polymq.gateways.mqtt.sys_topics import SysTopics
 from polymq.gateways.mqtt.uploads import Uploads
@@ -95,6 +96,26 @@ class Shared:
         self.paths = SharedPaths(self.port, self.counted, self.limits)
         self.batch_path = BatchPath(self.paths, self.inbox)
         self.paths.batch_path = self.batch_path
+
+    def change(
+        self,
+        *,
+        limits: Limits,
+        rules: Rules,
+        rewriting: Rewriting,
+        auto_subscriptions: Sequence[AutoSubscription],
+    ) -> None:
+        """What holds for connections that are made from now on. Those that are there keep what
+        they were told when they connected, and the mapping that goes with it."""
+        self.limits = limits
+        self.rules = rules
+        self.auto_subscriptions = auto_subscriptions
+        self.mapping = self.mapping.changed(limits, rewriting)
+        # The paths are one for old and new connections: they take what all of these may send, and
+        # leave the rest to the core of each, which knows its own limits.
+        self.paths.packet_bytes_max = min(self.paths.packet_bytes_max, limits.packet_bytes_max)
+        if limits.features.payload_format_checked:
+            self.paths.checks_payloads = True
 
     def drop_looped(self, marker: bytes) -> None:
         """From now on, drop what comes in with this marker, and give it to what is sent to

@@ -135,6 +135,10 @@ class SysValues:
         self._chore = Chore(context.turns, self._steps)
         self._timed = False
 
+    def every(self, seconds: float) -> None:
+        """Make the values so often at most, from the next time on."""
+        self._interval = seconds
+
     # --- who gets values --------------------------------------------------------------------
 
     def came(self) -> None:

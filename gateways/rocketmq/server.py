@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 
 from polymq.broker.port import BrokerPort
@@ -48,25 +49,39 @@ class Server:
         self._advertise = advertise
         self._listeners: list[Listener] = []
 
-    async def start(self, host: str, port: int, tls: TlsSource | None = None) -> int:
-        """Listen; returns the bound port. Raises `net.listener.CannotListen`."""
-        bound = await self._listen(host, port, tls, self._advertise)
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Listen, on sockets that listen already if there are any; returns the bound port. Raises
+        `net.listener.CannotListen`."""
+        bound = await self._listen(host, port, tls, self._advertise, sockets)
         shared = self._shared
         shared.start()
         shared.port.half_messages.when_unresolved(lambda half: ask_producers(shared, half))
         shared.port.admission.when_rights_change(shared.rights_changed)
         return bound
 
-    async def listen_too(self, host: str, port: int, tls: TlsSource) -> int:
+    async def listen_too(
+        self, host: str, port: int, tls: TlsSource, sockets: Sequence[socket.socket] = ()
+    ) -> int:
         """Listen on one more port, after `start`, for clients that share all else with the others.
         Returns it. Raises CannotListen."""
         advertised = None
         if self._advertise is not None:
             advertised = self._advertise.rpartition(":")[0]
-        return await self._listen(host, port, tls, advertised)
+        return await self._listen(host, port, tls, advertised, sockets)
 
     async def _listen(
-        self, host: str, port: int, tls: TlsSource | None, advertised: str | None
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None,
+        advertised: str | None,
+        sockets: Sequence[socket.socket],
     ) -> int:
         """Listen on one port, whose clients are told to come to an address, or to a host."""
         shared = self._shared
@@ -76,10 +91,16 @@ class Server:
             host=host,
             port=port,
             tls=tls,
+            sockets=sockets,
             connections_max=shared.limits.connections_max,
         )
         self._listeners.append(listener)
         return listener.port
+
+    def change(self, *, connections_max: int) -> None:
+        """Accept so many connections from now on."""
+        for listener in self._listeners:
+            listener.change(connections_max=connections_max)
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop accepting, answer what was asked, then close; abort what takes longer."""

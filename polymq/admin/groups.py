@@ -20,6 +20,7 @@ from polymq.admin.operations import Group
 from polymq.admin.permissions import PermissionHandlers
 from polymq.admin.queues import QueueHandlers
 from polymq.admin.records import RecordHandlers
+from polymq.admin.reload import ReloadHandlers
 from polymq.admin.replication import ReplicationHandlers
 from polymq.admin.store import StoreHandlers
 from polymq.admin.topics import TopicHandlers
@@ -57,6 +58,7 @@ def all_groups(
         PermissionHandlers(engine, committed).group(),
         StoreHandlers(node).group(),
         node.backups.group(),
+        ReloadHandlers(node.reloader).group(),
         ReplicationHandlers(node.replication).group(),
         NameServerHandlers(node).group(),
         LimitHandlers(node).group(),

@@ -10,6 +10,7 @@ from polymq.broker.engine import Engine
 from polymq.core_log.store import Store
 from polymq.names import Registration
 from polymq.net.budget import Budget
+from polymq.reloading.reloader import Reloader
 from polymq.replicating import Replication
 from polymq.settings import Settings
 
@@ -19,13 +20,15 @@ class ShownNode:
     """A started server.
 
     Attributes:
+        current: the settings that are in force; a reload changes them.
         status: `ok`, or what is wrong with it.
         connections: clients that are connected now, by protocol.
         registration: with name servers; None: it registers with none.
         started_ms: when it started, in milliseconds since the epoch.
+        reloader: reloads the settings; None: nothing does.
     """
 
-    settings: Settings
+    current: Callable[[], Settings]
     engine: Engine
     store: Store
     budget: Budget
@@ -35,3 +38,9 @@ class ShownNode:
     connections: Callable[[], Mapping[str, int]]
     registration: Callable[[], Registration | None]
     started_ms: int
+    reloader: Reloader | None
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self.current()

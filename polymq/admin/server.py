@@ -14,8 +14,9 @@ Rules against web pages that an operator's browser happens to show:
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -112,8 +113,9 @@ class AdminServer:
         self._listeners: list[LoopServer] = []
         self._paused = False
 
-    async def start(self, port: int) -> int:
-        """Listen on loopback; returns the bound port. Raises Failure."""
+    async def start(self, port: int, sockets: Sequence[socket.socket] = ()) -> int:
+        """Listen on loopback, on sockets that listen already if there are any; returns the bound
+        port. Raises Failure."""
         app = self._application(is_local=True)
         app.add_routes(
             [
@@ -122,15 +124,21 @@ class AdminServer:
                 unknown(_refuse_unknown),
             ]
         )
-        bound = await self._listen(app, ADMIN_HOST, port, None)
+        bound = await self._listen(app, ADMIN_HOST, port, None, sockets)
         self.roster.where = f"{ADMIN_HOST}:{bound}"
         return bound
 
-    async def start_remote(self, host: str, port: int, tls: TlsSource | None) -> int:
+    async def start_remote(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
         """Let operators of other machines use the API; returns the bound port. Raises Failure."""
         app = self._application(is_local=False)
         app.add_routes([unknown(_refuse_unknown)])
-        return await self._listen(app, host, port, tls, is_local=False)
+        return await self._listen(app, host, port, tls, sockets, is_local=False)
 
     def _application(self, *, is_local: bool) -> web.Application:
         let_in = partial(self._let_in, is_local=is_local)
@@ -148,6 +156,7 @@ class AdminServer:
         host: str,
         port: int,
         tls: TlsSource | None,
+        sockets: Sequence[socket.socket],
         *,
         is_local: bool = True,
     ) -> int:
@@ -157,7 +166,7 @@ class AdminServer:
         server, loop = runner.server, asyncio.get_running_loop()
         assert server is not None
         try:
-            bound = await bind(loop, host, port)
+            bound = list(sockets) or await bind(loop, host, port)
         except OSError as error:
             await self.stop()
             text = f"admin: {explain(host, port, error)}"

@@ -69,7 +69,9 @@ def format_option(text: str = "As in `polymq message read`.") -> Callable[[Comma
 
 
 def settings_from(options: dict[str, Any]) -> Settings:
-    """The settings of a command: its flags, then environment, file and defaults."""
+    """The settings of a command: its flags, then environment, file and defaults. The options stay
+    as they are."""
+    options = dict(options)
     flags: dict[str, dict[str, Any]] = {}
     for assignment in options.pop("assignments", ()):
         key, equals, value = assignment.partition("=")

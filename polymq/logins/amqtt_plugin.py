@@ -138,6 +138,14 @@ class AmqttPlugin(Generic[Q, V]):
         self._loop = loop
         return True
 
+    def prepare(self, settings: AskedSettings) -> Callable[[], None]:
+        """What goes on with the limits of other settings: the plugin stays as it is."""
+
+        def apply() -> None:
+            self._settings = settings
+
+        return apply
+
     def start(self) -> None:
         """Make the plugin, in its own thread. Raises Failure: USAGE, it cannot be made."""
         self._loop = asyncio.new_event_loop()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+import ssl
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, TypeVar
 
 from polymq.asked_settings import AskedSettings
@@ -48,13 +49,38 @@ class HttpService(Generic[Q, V]):
         self, settings: AskedSettings, section: str, parse: Callable[[bytes, Q], V]
     ) -> None:
         self._settings = settings
+        self._section = section
         self._parse = parse
-        self._tls = client_tls(settings.ca, f"{section}.ca")
-        self._headers = _header(settings.header_file, f"{section}.header_file")
+        self._tls, self._headers = self._read(settings)
         self._caller: Caller | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()  # callers that answer a last time
         kinds = ("timeout", "unreachable", "status", "malformed")
         self.failures = dict.fromkeys(kinds, 0)
+
+    def _read(self, settings: AskedSettings) -> tuple[ssl.SSLContext, Mapping[str, str]]:
+        """Read the files of the settings. Raises Failure."""
+        section = self._section
+        return (
+            client_tls(settings.ca, f"{section}.ca"),
+            _header(settings.header_file, f"{section}.header_file"),
+        )
+
+    def prepare(self, settings: AskedSettings) -> Callable[[], None]:
+        """Read the files of other settings, maybe in a thread. Returns what goes on with them, on
+        the loop: questions that were asked before are answered as before. Raises Failure."""
+        tls, headers = self._read(settings)
+
+        def apply() -> None:
+            before, asked = self._caller, set(self._tasks)
+            self._settings, self._tls, self._headers = settings, tls, headers
+            self.start()
+            if before is not None:
+                leaving = asyncio.get_running_loop().create_task(_leave(before, asked))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+
+        return apply
 
     def start(self) -> None:
         """Begin, on the running loop."""
@@ -71,8 +97,8 @@ class HttpService(Generic[Q, V]):
         """Answer no question any more."""
         for task in list(self._tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if pending := {*self._tasks, *self._leaving}:
+            await asyncio.wait(pending)
         if self._caller is not None:
             await self._caller.close()
 
@@ -95,6 +121,12 @@ class HttpService(Generic[Q, V]):
             self.failures["malformed"] += 1
             found = f"its answer cannot be used: {error}"
         answer(found)
+
+
+async def _leave(caller: Caller, asked: Iterable[asyncio.Task[None]]) -> None:
+    """Close a caller when these are answered."""
+    await asyncio.gather(*asked, return_exceptions=True)
+    await caller.close()
 
 
 def _header(file: str, setting: str) -> Mapping[str, str]:

@@ -43,6 +43,7 @@ class KeySet:
         self._take = take
         self._tls = client_tls(settings.jwks_ca, "jwt.jwks_ca")
         self._caller: Caller | None = None
+        self._former: list[Caller] = []  # to be closed when nothing is fetched
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._fetching = False
@@ -54,6 +55,26 @@ class KeySet:
 
     def start(self) -> None:
         """Begin, on the running loop."""
+        self._call()
+        self._fetching = True
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def prepare(self, settings: JwtSettings) -> Callable[[], None]:
+        """Read the files of other settings, maybe in a thread. Returns what goes on with them, on
+        the loop: the set is fetched again. Raises Failure."""
+        tls = client_tls(settings.jwks_ca, "jwt.jwks_ca")
+
+        def apply() -> None:
+            self._settings, self._tls = settings, tls
+            if self._caller is not None:
+                self._former.append(self._caller)
+            self._call()
+            self._fetching = True
+            self._wake.set()
+
+        return apply
+
+    def _call(self) -> None:
         self._caller = Caller(
             self._settings.jwks_url,
             self._tls,
@@ -61,8 +82,6 @@ class KeySet:
             seconds_max=FETCH_SECONDS_MAX,
             size_max=SET_BYTES_MAX,
         )
-        self._fetching = True
-        self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """End."""
@@ -70,7 +89,12 @@ class KeySet:
             self._task.cancel()
             await asyncio.wait([self._task])
         if self._caller is not None:
-            await self._caller.close()
+            self._former.append(self._caller)
+        await self._close_former()
+
+    async def _close_former(self) -> None:
+        while self._former:
+            await self._former.pop().close()
 
     def want(self) -> bool:
         """Somebody names a key that is not there. Returns whether it may be there in a moment: the
@@ -83,12 +107,13 @@ class KeySet:
     async def _run(self) -> None:
         failures = 0
         while True:
+            self._wake.clear()
             failures = 0 if await self._fetch() else failures + 1
+            await self._close_former()
             seconds = self._settings.jwks_refresh_seconds
             if failures:
                 seconds = min(seconds, RETRY_SECONDS * 2 ** min(failures - 1, 16))
-            self._fetching = False
-            self._wake.clear()
+            self._fetching = self._wake.is_set()
             try:
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()

@@ -75,6 +75,17 @@ class LdapLogins:
         self._tasks: set[asyncio.Task[None]] = set()
         self.failures = dict.fromkeys(("timeout", "error"), 0)
 
+    def prepare(self, settings: LoginServiceSettings) -> Callable[[], None]:
+        """Read the files of other settings, maybe in a thread. Returns what goes on with them, on
+        the loop. Raises Failure."""
+        other = LdapLogins(settings)
+
+        def apply() -> None:
+            self._settings, self._bind_password = settings, other._bind_password
+            self._permissions = other._permissions
+
+        return apply
+
     def start(self) -> None:
         """Begin, on the running loop."""
         self._threads = ThreadPoolExecutor(self._settings.calls_max, "polymq-ldap")

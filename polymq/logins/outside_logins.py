@@ -3,6 +3,9 @@ of tokens, and services that are asked."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from polymq.asked_settings import AskedSettings
 from polymq.broker.accounts.outside import Outside
 from polymq.broker.accounts.service_calls import ServiceLimits
@@ -24,7 +27,6 @@ class OutsideLogins:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
         self._tokens = make_tokens(settings.jwt)
         self._key_set: KeySet | None = None
         if self._tokens is not None and settings.jwt.jwks_url:
@@ -43,17 +45,15 @@ class OutsideLogins:
         elif settings.permission_service.amqtt_plugin:
             self._permissions = AmqttTopicPlugin(settings.permission_service)
 
-    @property
-    def for_engine(self) -> Outside:
+    def for_engine(self, settings: Settings) -> Outside:
         """What `Engine` has to be given."""
-        settings = self._settings
         return Outside(
             token_checker=self._tokens,
             tokens_grant=bool(settings.jwt.permissions_claim),
             service=self._service,
-            service_limits=_limits(settings.login_service),
+            service_limits=service_limits(settings.login_service),
             permission_service=self._permissions,
-            permission_limits=_limits(settings.permission_service),
+            permission_limits=service_limits(settings.permission_service),
         )
 
     def start(self) -> None:
@@ -63,6 +63,28 @@ class OutsideLogins:
         for service in (self._service, self._permissions):
             if service is not None:
                 service.start()
+
+    def prepare(self, settings: Settings) -> list[Callable[[], None]]:
+        """Read the files that these settings name, maybe in a thread. What is asked is of the same
+        kinds as before.
+
+        Returns:
+            What goes on with them, on the loop.
+
+        Raises:
+            Failure: USAGE, a file cannot be used.
+        """
+        found: list[Callable[[], None]] = []
+        tokens = make_tokens(settings.jwt)
+        if self._tokens is not None and tokens is not None:
+            found.append(partial(self._tokens.take_over, tokens))
+        if self._key_set is not None:
+            found.append(self._key_set.prepare(settings.jwt))
+        if self._service is not None:
+            found.append(self._service.prepare(settings.login_service))
+        if self._permissions is not None:
+            found.append(self._permissions.prepare(settings.permission_service))
+        return found
 
     async def stop(self) -> None:
         """End what is under way."""
@@ -98,7 +120,8 @@ class OutsideLogins:
         return found
 
 
-def _limits(wanted: AskedSettings) -> ServiceLimits:
+def service_limits(wanted: AskedSettings) -> ServiceLimits:
+    """For the engine."""
     return ServiceLimits(
         calls_max=wanted.calls_max,
         waiting_max=wanted.waiting_max,

@@ -98,6 +98,13 @@ class Tokens:
         self._keys = keys
         self.want_keys: Callable[[], bool] = lambda: False
 
+    def take_over(self, other: Tokens) -> None:
+        """Check by the settings of another from now on, and with its keys; if keys are fetched,
+        with those that were fetched last."""
+        self._settings = other._settings
+        if not self._settings.jwks_url:
+            self._keys = other._keys
+
     def take_set(self, content: bytes) -> int:
         """Use the keys of a JWKS from now on, those of them that can be used. Returns how many they
         are. May be called in a thread. Raises ValueError: there are none."""

@@ -26,6 +26,7 @@ from tests.sabotage.of_the_operators import OF_THE_OPERATORS
 from tests.sabotage.of_the_overlaps import OF_THE_OVERLAPS
 from tests.sabotage.of_the_permissions import OF_THE_PERMISSIONS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
+from tests.sabotage.of_the_reloads import OF_THE_RELOADS
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retained import OF_THE_RETAINED
@@ -45,6 +46,7 @@ SABOTAGES = (
     *OF_THE_BRIDGES,
     *OF_THE_SHORTAGES,
     *OF_THE_STARTS,
+    *OF_THE_RELOADS,
     *OF_CRASHES,
     *OF_THE_KERNELS,
     *OF_THE_BOUNDS,

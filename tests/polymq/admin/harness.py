@@ -36,7 +36,7 @@ def shown_node(broker: Broker) -> ShownNode:
         value=lambda: {"role": "master", "name": "", "epoch": 1, "term": 0, "flushed": 0},
     )
     return ShownNode(
-        settings=Settings(),
+        current=Settings,
         engine=engine,
         store=store,
         budget=Budget(100),
@@ -46,6 +46,7 @@ def shown_node(broker: Broker) -> ShownNode:
         connections=lambda: {"mqtt": 3, "amqp": 0},
         registration=lambda: None,
         started_ms=7,
+        reloader=None,
     )
 
 

@@ -1,0 +1,1 @@
+"""Applying a changed configuration to a server that runs."""
