@@ -66,6 +66,8 @@ def wanted_ports(settings: Settings) -> Iterator[tuple[str, str, int]]:
         yield "admin", ADMIN_HOST, settings.admin.port
     if settings.admin.enabled and settings.api.enabled:
         yield "api", settings.api.host or host, settings.api.port
+    if settings.metrics.enabled:
+        yield "metrics", settings.metrics.host or host, settings.metrics.port
     if settings.names.enabled:
         yield "names", host, settings.names.port
     if settings.names.enabled and secure:

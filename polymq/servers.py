@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from prometheus_client import CollectorRegistry
-
+from polymq.admin.exposition import Exposition, metrics_route
 from polymq.broker.admission.connections import ConnectionSettings
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
-from polymq.metrics.registry import metrics_route
 from polymq.net.connection import Context
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
@@ -66,7 +64,7 @@ def make_mqtt(
     settings: Settings,
     engine: BrokerPort,
     context: Context,
-    _registry: CollectorRegistry,
+    _exposition: Exposition,
     sys_topics: NoSysTopics | None = None,
 ) -> GatewayServer:
     """MQTT over TCP."""
@@ -189,7 +187,7 @@ def connection_settings(settings: Settings) -> ConnectionSettings:
 
 
 def make_amqp(
-    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+    settings: Settings, engine: BrokerPort, context: Context, _exposition: Exposition
 ) -> GatewayServer:
     """AMQP 0-9-1 over TCP."""
     from polymq.gateways.amqp.limits import Limits
@@ -207,7 +205,7 @@ def make_amqp(
 
 
 def make_http(
-    settings: Settings, engine: BrokerPort, context: Context, registry: CollectorRegistry
+    settings: Settings, engine: BrokerPort, context: Context, exposition: Exposition
 ) -> GatewayServer:
     """CloudEvents over HTTP, and `/metrics` as long as only this machine can ask for it."""
     from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
@@ -228,12 +226,12 @@ def make_http(
         allow_networks=tuple(settings.http.webhook_allow_networks),
         deny_networks=tuple(settings.http.webhook_deny_networks),
     )
-    routes = [metrics_route(registry)] if is_loopback(settings.server.host) else []
+    routes = [metrics_route(exposition)] if is_loopback(settings.server.host) else []
     return HttpServer(port=engine, context=context, limits=limits, webhooks=webhooks, routes=routes)
 
 
 def make_rocketmq(
-    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+    settings: Settings, engine: BrokerPort, context: Context, _exposition: Exposition
 ) -> GatewayServer:
     """RocketMQ's remoting protocol."""
     from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
@@ -251,7 +249,7 @@ def make_rocketmq(
     )
 
 
-Maker = Callable[[Settings, BrokerPort, Context, CollectorRegistry], GatewayServer]
+Maker = Callable[[Settings, BrokerPort, Context, Exposition], GatewayServer]
 
 LISTENERS: Final[Mapping[str, Maker]] = {
     "mqtt": make_mqtt,
@@ -274,6 +272,9 @@ def check_tls(settings: Settings) -> None:
     is_reachable = not is_loopback(api.host or settings.server.host)
     if api.enabled and is_reachable and not settings.tls.certificate and not api.allow_plain:
         text = "the listener of [api] needs a certificate (tls.certificate), or api.allow_plain"
+        raise Failure(ExitCode.USAGE, text)
+    if settings.metrics.enabled and settings.metrics.tls and make_tls(settings.tls) is None:
+        text = "metrics.tls is true, but there is no certificate: set tls.certificate"
         raise Failure(ExitCode.USAGE, text)
     opened = {name: section for name, section in settings.listeners.items() if section.enabled}
     if not opened or make_tls(settings.tls) is not None:
