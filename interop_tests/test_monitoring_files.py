@@ -158,7 +158,7 @@ class Prometheus:
             self.port = free.getsockname()[1]
         text = (FILES / "prometheus.yml").read_text(encoding="utf-8")
         for example, own in (
-            ("localhost:9465", f"127.0.0.1:{port_of(server)}"),
+            ("localhost:9466", f"127.0.0.1:{port_of(server)}"),
             (RULES.name, str(RULES)),
             ("15s", "1s"),
         ):
