@@ -102,11 +102,14 @@ def test_it_has_metrics_and_health_and_nothing_else(start_server: StartServer) -
         assert ask(server, "/metrics", method=method)[0] == 405
 
 
-def test_metrics_may_need_a_login(start_server: StartServer) -> None:
+def test_metrics_may_need_a_login(start_server: StartServer, tmp_path: Path) -> None:
     """Of any user, who needs no permission; probes of Kubernetes have no login."""
     server = start_server(**OPEN, **{"metrics.login": True})
     assert ask(server, "/metrics", login="ann:secret-4-ann-77")[0] == 401, "there are no users"
-    added = polymq(server, "user", "add", "ann", "--password-stdin", text="secret-4-ann-77\n")
+    secret = tmp_path / "secret"
+    secret.write_text("secret-4-ann-77\n", encoding="utf-8")
+    secret.chmod(0o600)
+    added = polymq(server, "user", "add", "ann", "--password-file", str(secret))
     assert added.returncode == 0, added.stderr
     status, body = ask(server, "/metrics")
     assert status == 401
