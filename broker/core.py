@@ -9,6 +9,7 @@ end, and a flush is asked for when somebody waits for one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -22,6 +23,7 @@ from polymq.broker.messages.compressed import PlainBody
 from polymq.broker.messages.readers import PatientReaders, Readers, Reading
 from polymq.broker.messages.records import Metas
 from polymq.broker.notices import Notices
+from polymq.broker.pacing.latencies import CommitTimes
 from polymq.broker.pacing.scheduler import Scheduler
 from polymq.broker.pacing.sweeping import Sweeper
 from polymq.broker.pacing.timers import Timers
@@ -77,6 +79,7 @@ class Core(CoreEnd):
         in_sync: int | None = None,
         follows: str = "",
         plain_body: PlainBody | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(
             clock_ms=clock_ms,
@@ -117,7 +120,10 @@ class Core(CoreEnd):
             limits=limits,
             schedule=self._call_soon,
             failed=self.read_failed,
+            clock_ms=clock_ms,
         )
+        self.commit_times = CommitTimes(clock, store.log.records)
+        """How long messages wait for the disk."""
         self.next_number = 1
         """The next number for a queue, a group or a session. Never reused."""
         self.on_failure: list[Callable[[StorageFailed], None]] = []
@@ -165,6 +171,7 @@ class Core(CoreEnd):
             ends = [(queue, queue.visible) for queue in self.unflushed]
             self.unflushed.clear()
             self.commits.when(written, FLUSHED, self._show_flushed, written, ends, urgent=False)
+        self.commit_times.asked(written, self.log.records)
         self.store.flusher.request()
 
     def flush_finished(self) -> None:
@@ -177,6 +184,7 @@ class Core(CoreEnd):
         if self.standby is not None:
             self.standby.flush_finished(flushed)
             return
+        self.commit_times.reached(flushed)
         self.commits.advance(FLUSHED, flushed)
         self.replicas.flushed(flushed)
         if self.on_written is not None:
@@ -189,6 +197,12 @@ class Core(CoreEnd):
                 queue.show_to(end)
             else:
                 self.commits.when(written, queue.read_point, queue.show_to, end, urgent=False)
+
+    def sample_deliveries(self) -> None:
+        """Measure the next batch that a queue hands out, and the next one for live subscribers."""
+        times = self.reading.delivery_times
+        times.due = True
+        self.commits.sample = times.note_run
 
     def overloaded(self, resume: Callable[[], None]) -> bool:
         """See `BrokerPort.overloaded`."""

@@ -224,6 +224,7 @@ class CommitLog(LogEnd):
                 store_ms=store_ms,
             )
             self._tail.add_full(memory, position)
+            self.records += 1
             # What comes next needs a chunk in any case; what is not the last is written in slices.
             self._tail.add(position + size, 0, self._segment.end - position - size)
         return Span(memory, 0, size, position, entry)
@@ -468,6 +469,7 @@ class CommitLog(LogEnd):
                 spans.append(Span(chunk.memory, start, end, chunk.end, entries))
                 chunk.used = end
                 row += count
+                self.records += count
                 continue
             size = writing.run_size(batch, row, row + 1, template.form, len(targets), len(suffix))[
                 0

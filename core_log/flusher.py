@@ -27,10 +27,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from typing import Final
 
 from polymq.core_log.ahead import Ahead
 from polymq.core_log.commit_log import CommitLog
+from polymq.core_log.durations import Durations
 from polymq.core_log.errors import FailureLatch, NotBegun
 from polymq.core_log.group_commit import WAIT_SECONDS_MAX, GroupCommit
 from polymq.core_log.segments import Segments
@@ -47,11 +50,23 @@ class Flusher:
 
     Args:
         stepped: no thread and no descriptor; the turns are those of `step`.
+        clock: seconds, for `durations`.
+
+    Attributes:
+        durations: how long each sync took that succeeded. Written by the flusher's thread.
     """
 
     def __init__(
-        self, *, log: CommitLog, segments: Segments, failure: FailureLatch, stepped: bool = False
+        self,
+        *,
+        log: CommitLog,
+        segments: Segments,
+        failure: FailureLatch,
+        stepped: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.durations = Durations()
+        self._clock = clock
         self._log = log
         self._segments = segments
         self._failure = failure
@@ -185,6 +200,7 @@ class Flusher:
         return stopping
 
     def _sync(self, target: int, runs: int) -> None:
+        began = self._clock()
         try:
             self._segments.sync(self._done, target)
             self._short = False
@@ -196,6 +212,7 @@ class Flusher:
             self._failure.fail("syncing the log", error)
             self._short = False
             return
+        self.durations.observe(self._clock() - began)
         self._group_commit.flushed(runs - self._done_runs)  # before anybody can know of the flush
         self._done_runs = runs
         self._done = target

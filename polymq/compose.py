@@ -19,10 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
-
 from polymq.admin.backups import BackupHandlers
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX
+from polymq.admin.exposition import Exposition, Survey
+from polymq.admin.health import Health
+from polymq.admin.monitoring import MONITORS_MAX, MonitoringServer
+from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.node import ShownNode
 from polymq.admin.operator_token import new_token, remove_token, write_token
 from polymq.admin.server import AdminServer
@@ -45,12 +47,16 @@ from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
 from polymq.logs import logger, suppressed_lines
-from polymq.metrics.http import http_probes
+from polymq.metrics.http import http_probes, webhook_names
+from polymq.metrics.log import log_probes
 from polymq.metrics.logins import login_probes
 from polymq.metrics.mqtt import event_probes, is_mqtt, limit_probes, mqtt_probes
+from polymq.metrics.protocols import protocol_probes
 from polymq.metrics.queues import queue_probes
-from polymq.metrics.registry import Probe, counter, gauge, make_registry
+from polymq.metrics.readers import ReaderSurvey
+from polymq.metrics.registry import Probe, counter, gauge
 from polymq.metrics.rosters import Rosters, roster_probes
+from polymq.metrics.topics import TopicSurvey
 from polymq.mqtt_bridges import Bridges, BridgeStates
 from polymq.mqtt_listeners import (
     is_private,
@@ -193,6 +199,8 @@ class Node:
         self.pauses: Pauses
         """What stops the loop. Whoever has started the node starts it."""
         self._started_ms = clock_ms()
+        self._monitoring: MonitoringServer | None = None
+        self._probed = Health(self._why_not_ready)
         self._bugs_count = 0  # exceptions that nobody foresaw, in callbacks of the loop
         self.failure: broker_errors.StorageFailed | None = None
         """Set when the disk fails: the server goes on read-only, so that readers get theirs."""
@@ -267,6 +275,8 @@ class Node:
         self._tls_watch.start()
         self._stack.append(self._tls_watch.stop)
         say_what_was_lowered(self._budget, open_files_max())
+        self.pauses.on_tick = self._engine.core.sample_deliveries
+        self._probed.started = True
         return Ports(
             host=settings.server.host, **ports, mqtt_listeners=self._mqtt_listeners or None
         )
@@ -344,6 +354,9 @@ class Node:
         if is_loopback(settings.server.host):
             plain = []
         plain += plain_listeners(settings)
+        metrics = settings.metrics
+        if metrics.enabled and metrics.login and not metrics.tls:
+            plain += [] if is_loopback(metrics.host or settings.server.host) else ["metrics"]
         if plain:
             log.warning(
                 "messages and passwords cross the network unencrypted at the ports without TLS",
@@ -393,16 +406,19 @@ class Node:
             sys_topics = self._sys_topics = self._make_sys_topics(context, bridges.states)
         events = event_probes(sys_topics and sys_topics.events)
         reloads = [] if self._reloader is None else self._reloader.probes()
-        registry = make_registry(
-            [*self._probes(), *events, *bridges.probes(), *backups.probes(), *reloads]
+        exposition = self._make_exposition(
+            [*events, *bridges.probes(), *backups.probes(), *reloads]
         )
+        self._stack.append(exposition.stop)
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files
+        if settings.metrics.enabled:
+            ports["metrics"] = await self._open_monitoring(exposition)
         for name, section in settings.listeners.items():
             ports[name] = None
             if not section.enabled:
                 continue
-            made = partial(LISTENERS[name], settings, self._engine.port, context, registry)
+            made = partial(LISTENERS[name], settings, self._engine.port, context, exposition)
             if name == "mqtt":
                 made = partial(made, sys_topics=sys_topics)
             try:
@@ -438,7 +454,7 @@ class Node:
             )
         ports["admin"] = None
         if settings.admin.enabled:
-            ports |= await self._open_admin(registry, backups, tls_files)
+            ports |= await self._open_admin(exposition, backups)
         return ports
 
     async def _open_listener(
@@ -503,8 +519,25 @@ class Node:
             self._registration.start()
         return beside
 
+    async def _open_monitoring(self, exposition: Exposition) -> int:
+        chosen = self._settings.metrics
+        server = self._monitoring = MonitoringServer(
+            port=self._engine.port,
+            users=self._engine.users,
+            exposition=exposition,
+            health=self._probed,
+            login=chosen.login,
+            share=self._budget.share(MONITORS_MAX),
+        )
+        self._stack.append(server.stop)
+        tls = None
+        if chosen.tls:
+            tls = self._tls_files.source(self._settings.tls, HTTP_PROTOCOLS)
+        host = chosen.host or self._settings.server.host
+        return await server.start(host, chosen.port, tls, self._inherited.take("metrics"))
+
     async def _open_admin(
-        self, registry: CollectorRegistry, backups: BackupHandlers, tls_files: TlsFiles
+        self, exposition: Exposition, backups: BackupHandlers
     ) -> dict[str, int | None]:
         directory = self._settings.server.data_directory
         token = new_token()
@@ -531,8 +564,9 @@ class Node:
         admin = AdminServer(
             node=node,
             token=token,
-            registry=registry,
+            exposition=exposition,
             health=self._health,
+            probes=self._probed,
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
             connections=self._client_connections,
         )
@@ -544,7 +578,7 @@ class Node:
         }
         api = self._settings.api
         if api.enabled:
-            tls = tls_files.source(self._settings.tls, HTTP_PROTOCOLS)
+            tls = self._tls_files.source(self._settings.tls, HTTP_PROTOCOLS)
             host = api.host or self._settings.server.host
             ports["api"] = await admin.start_remote(host, api.port, tls, take("api"))
         return ports
@@ -599,10 +633,37 @@ class Node:
             "set_aside": self._engine.set_aside.set_aside_count,
         }
 
+    def _why_not_ready(self) -> str:
+        """See `Health`."""
+        if self._engine.core.is_stopping or self.replication.turned is not None:
+            return "stopping"
+        if self.failure is not None:
+            return "read-only, because the disk has failed"
+        if self.replication.role == "fenced":
+            return "replaced by another broker"
+        return "not following its master" if self.replication.refusal else ""
+
+    def _make_exposition(self, more: Sequence[Probe]) -> Exposition:
+        engine, chosen = self._engine, self._settings.metrics
+        shown_max = chosen.objects_max if chosen.per_object else 0
+        readers = ReaderSurvey(
+            engine,
+            clock_ms=clock_ms,
+            webhooks=partial(webhook_names, self._http_server),
+            filter_name=MqttNames(engine.port, self._settings.mqtt.topic).name,
+            shown_max=shown_max,
+        )
+        surveys: list[Survey] = [TopicSurvey(engine, shown_max=shown_max), readers]
+        return Exposition([*self._probes(), *more], surveys, engine.core.reading)
+
+    def _http_server(self) -> object:
+        return self._servers.get("http") or self._servers.get("https")
+
     def _probes(self) -> list[Probe]:
-        core, log = self._engine.core, self._store.log
         return [
             *store_probes(self._engine, self._store),
+            *log_probes(self._engine, self._store),
+            *protocol_probes(lambda: self._servers),
             *queue_probes(self._engine),
             *login_probes(self._engine),
             *self._outside.probes(),
@@ -611,35 +672,8 @@ class Node:
             *self.replication.probes(),
             *mqtt_probes(lambda: self._servers),
             *limit_probes(self._engine),
-            *http_probes(lambda: self._servers.get("http") or self._servers.get("https")),
+            *http_probes(self._http_server),
             *self.pauses.probes(),
-            counter(
-                "polymq_log_appended_bytes",
-                "End position of the commit log in memory.",
-                lambda: log.appended,
-            ),
-            counter(
-                "polymq_log_flushed_bytes",
-                "End position of what is on the disk. Acknowledgements wait for it.",
-                lambda: log.flushed,
-            ),
-            counter(
-                "polymq_messages_stored",
-                "Messages stored in all topics since the topics were created.",
-                lambda: self._engine.topics.stored_count,
-            ),
-            gauge("polymq_topics", "Topics.", lambda: self._engine.topics.shown_count),
-            gauge(
-                "polymq_page_cache_topics",
-                "Topics whose acknowledgements do not wait for the disk.",
-                lambda: self._engine.topics.page_cache_count,
-            ),
-            gauge(
-                "polymq_connections",
-                "Connected clients.",
-                self._connection_counts,
-                label="protocol",
-            ),
             names_probe(lambda: self._registration),
             gauge(
                 "polymq_read_only",
@@ -651,11 +685,6 @@ class Node:
                 "Unexpected errors. Please report the log lines about them.",
                 lambda: self._bugs_count,
             ),
-            counter(
-                "polymq_read_errors",
-                "Records that could not be read from the disk.",
-                lambda: core.read_errors_count,
-            ),
         ]
 
     def _rosters(self) -> Rosters:
@@ -664,6 +693,8 @@ class Node:
         }
         if self._admin is not None:
             found["admin"] = (self._admin.roster,)
+        if self._monitoring is not None:
+            found["metrics"] = (self._monitoring.roster,)
         if self._name_server is not None:
             found["names"] = self._name_server.rosters
         if self.replication.rosters:

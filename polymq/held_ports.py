@@ -83,6 +83,9 @@ def wanted_ports(settings: Settings) -> Iterator[ListenAddress]:
     if settings.admin.enabled and settings.api.enabled:
         host = settings.api.host or settings.server.host
         yield ListenAddress(label="api", host=host, port=settings.api.port, owner="api")
+    if settings.metrics.enabled:
+        host = settings.metrics.host or settings.server.host
+        yield ListenAddress(label="metrics", host=host, port=settings.metrics.port, owner="metrics")
     yield from wanted_name_ports(settings)
 
 

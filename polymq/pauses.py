@@ -32,8 +32,9 @@ from contextlib import contextmanager
 from typing import Final
 from weakref import WeakSet
 
+from polymq.core_log.durations import Durations
 from polymq.logs import logger
-from polymq.metrics.registry import Histogram, Probe, counter, gauge
+from polymq.metrics.registry import Probe, counter, gauge, histogram
 
 YOUNG_OBJECTS: Final = 1_000
 """New objects, less those that were freed, before a young collection: 0.1 ms."""
@@ -99,8 +100,8 @@ class Pauses:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.collections = Histogram(BOUNDS_SECONDS)
-        self.gaps = Histogram(BOUNDS_SECONDS)
+        self.collections = Durations(BOUNDS_SECONDS)
+        self.gaps = Durations(BOUNDS_SECONDS)
         self.full_count = 0
         """Full collections since the start."""
         self._departed = departed
@@ -111,6 +112,8 @@ class Pauses:
         self._in_use = 0  # what ended and the last full collection left, less what went since
         self._thresholds = gc.get_threshold()
         self._tick: asyncio.TimerHandle | None = None
+        self.on_tick: Callable[[], object] | None = None
+        """Called whenever the loop's lateness is measured, fifty times a second."""
 
     def start(self) -> None:
         """Take charge of the collector; what `loading` has made is set aside already."""
@@ -167,6 +170,8 @@ class Pauses:
             nonlocal due
             now = loop.time()
             self.gaps.observe(max(0.0, now - due))
+            if self.on_tick is not None:
+                self.on_tick()
             due = now + TICK_SECONDS
             self._tick = loop.call_at(due, tick)
 
@@ -175,17 +180,15 @@ class Pauses:
     def probes(self) -> list[Probe]:
         """For `/metrics`."""
         return [
-            Probe(
-                "histogram",
+            histogram(
                 "polymq_gc_pause_seconds",
                 "Pauses of Python's garbage collector.",
-                self.collections.value,
+                self.collections,
             ),
-            Probe(
-                "histogram",
+            histogram(
                 "polymq_loop_gap_seconds",
                 "Delay of a timer that the server runs fifty times a second.",
-                self.gaps.value,
+                self.gaps,
             ),
             counter(
                 "polymq_gc_full_collections",

@@ -41,6 +41,7 @@ class Ports:
     rocketmqs: int | None = None
     names_tls: int | None = None
     api: int | None = None
+    metrics: int | None = None
     mqtt_listeners: Mapping[str, int | str] | None = None
     """By the names of the further MQTT listeners: the port, or the path of the socket."""
 

@@ -575,6 +575,11 @@ class Replication:
                 lambda: float(bool(self._fenced)),
             ),
             gauge(
+                "polymq_replication_slave",
+                "1 on a slave, 0 on a master.",
+                lambda: float(self.role == "slave"),
+            ),
+            gauge(
                 "polymq_replication_following",
                 "1 on a slave while its master sends to it.",
                 lambda: float((found := link()) is not None and found.following),

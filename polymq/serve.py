@@ -51,6 +51,7 @@ OPTIONAL_PORTS: Final = (
     "rocketmqs",
     "names_tls",
     "api",
+    "metrics",
 )
 """Those that are named where they are open: for WebSocket, for TLS, and further ones."""
 WRITE_AGAIN_SECONDS: Final = 2.0
@@ -314,7 +315,7 @@ def with_ports(settings: Settings, ports: Ports) -> Settings:
     """The settings with the ports that were bound: another role of the process has the same."""
     bound = {
         name: getattr(settings, name).model_copy(update={"port": port})
-        for name in ("mqtt", "amqp", "http", "rocketmq", "admin", "names", "api")
+        for name in ("mqtt", "amqp", "http", "rocketmq", "admin", "names", "api", "metrics")
         if (port := getattr(ports, name)) is not None
     }
     if ports.mqtt_ws is not None:

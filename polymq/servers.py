@@ -9,12 +9,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, runtime_checkable
 
-from prometheus_client import CollectorRegistry
-
+from polymq.admin.exposition import Exposition, metrics_route
 from polymq.broker.admission.connections import ConnectionSettings
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
-from polymq.metrics.registry import metrics_route
 from polymq.net.connection import Context
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
@@ -89,7 +87,7 @@ def make_mqtt(
     settings: Settings,
     engine: BrokerPort,
     context: Context,
-    _registry: CollectorRegistry,
+    _exposition: Exposition,
     sys_topics: ServerTopics | None = None,
 ) -> GatewayServer:
     """MQTT over TCP."""
@@ -217,7 +215,7 @@ def connection_settings(settings: Settings) -> ConnectionSettings:
 
 
 def make_amqp(
-    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+    settings: Settings, engine: BrokerPort, context: Context, _exposition: Exposition
 ) -> GatewayServer:
     """AMQP 0-9-1 over TCP."""
     from polymq.gateways.amqp.server import Server as AmqpServer
@@ -240,7 +238,7 @@ def amqp_limits(settings: Settings) -> AmqpLimits:
 
 
 def make_http(
-    settings: Settings, engine: BrokerPort, context: Context, registry: CollectorRegistry
+    settings: Settings, engine: BrokerPort, context: Context, exposition: Exposition
 ) -> GatewayServer:
     """CloudEvents over HTTP, and `/metrics` as long as only this machine can ask for it."""
     from polymq.gateways.http_cloudevents.limits import Limits as HttpLimits
@@ -253,7 +251,7 @@ def make_http(
         message_bytes_max=body_bytes_max,
         body_bytes_max=max(8 * MIB, 2 * body_bytes_max),
     )
-    routes = [metrics_route(registry)] if is_loopback(settings.server.host) else []
+    routes = [metrics_route(exposition)] if is_loopback(settings.server.host) else []
     return HttpServer(
         port=engine,
         context=context,
@@ -277,7 +275,7 @@ def webhook_settings(settings: Settings) -> WebhookSettings:
 
 
 def make_rocketmq(
-    settings: Settings, engine: BrokerPort, context: Context, _registry: CollectorRegistry
+    settings: Settings, engine: BrokerPort, context: Context, _exposition: Exposition
 ) -> GatewayServer:
     """RocketMQ's remoting protocol."""
     from polymq.gateways.rocketmq.limits import Limits as RocketmqLimits
@@ -295,7 +293,7 @@ def make_rocketmq(
     )
 
 
-Maker = Callable[[Settings, BrokerPort, Context, CollectorRegistry], GatewayServer]
+Maker = Callable[[Settings, BrokerPort, Context, Exposition], GatewayServer]
 
 LISTENERS: Final[Mapping[str, Maker]] = {
     "mqtt": make_mqtt,
@@ -318,6 +316,9 @@ def check_tls(settings: Settings) -> None:
     is_reachable = not is_loopback(api.host or settings.server.host)
     if api.enabled and is_reachable and not settings.tls.certificate and not api.allow_plain:
         text = "the listener of [api] needs a certificate (tls.certificate), or api.allow_plain"
+        raise Failure(ExitCode.USAGE, text)
+    if settings.metrics.enabled and settings.metrics.tls and make_tls(settings.tls) is None:
+        text = "metrics.tls is true, but there is no certificate: set tls.certificate"
         raise Failure(ExitCode.USAGE, text)
     opened = {name: section for name, section in settings.listeners.items() if section.enabled}
     if not opened or make_tls(settings.tls) is not None:

@@ -251,6 +251,28 @@ class ApiSettings(Section):
     unencrypted. If false, an address that other machines can reach needs a certificate."""
 
 
+class MetricsSettings(Section):
+    """Metrics and health for other machines (`[admin]` has them for this one), and their detail."""
+
+    enabled: bool = False
+    """Whether to open this listener. It serves `/metrics`, `/health/live`, `/health/ready` and
+    `/health/startup`."""
+    host: str = ""
+    """The address that it binds to. Empty: `server.host`."""
+    port: PortNumber = 9466
+    """The port. 0: the system chooses a free port."""
+    tls: bool = False
+    """Whether this listener uses TLS, with the files of `[tls]`."""
+    login: bool = False
+    """Whether `/metrics` needs a login, as any user of the broker (HTTP Basic). The user needs no
+    permissions. The paths below `/health` need no login."""
+    per_object: bool = False
+    """Whether queues, subscriptions, sessions, consumer groups and topics have metrics of their
+    own, with their names as labels. If false, there are only totals."""
+    objects_max: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """How many of each kind have metrics of their own: those with the most messages."""
+
+
 class StorageSettings(Section):
     """The commit log."""
 
@@ -401,6 +423,7 @@ class Settings(Section):
     names: NamesSettings = NamesSettings()
     admin: AdminSettings = AdminSettings()
     api: ApiSettings = ApiSettings()
+    metrics: MetricsSettings = MetricsSettings()
     storage: StorageSettings = StorageSettings()
     topics: TopicDefaults = TopicDefaults()
     replication: ReplicationSettings = ReplicationSettings()

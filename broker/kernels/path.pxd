@@ -69,6 +69,7 @@ cdef class CommitPoints:
     cdef public bint holding
     cdef public bint failed
     cdef public set unflushed
+    cdef public object sample
     cdef public list _waiting
     cdef object _later
     cdef bint _going_on

@@ -304,6 +304,8 @@ class CommitPoints:
         predecessors of a stronger class."""
         self.failed = False
         self.unflushed: set[QueueEnd] = set()  # see `broker.core.Core.unflushed`
+        self.sample: Callable[[Waiting], object] | None = None
+        """Told of the next run that live subscribers get, once: then it is None again."""
         self._waiting: list[deque[tuple[int, Any, Any]]] = [deque() for _ in Durability]
         self._later = later
         self._going_on = False  # the next step is scheduled
@@ -374,6 +376,9 @@ class CommitPoints:
             if entry[2] is None:
                 run: Waiting = entry[1]
                 run.release(self.unflushed)
+                if self.sample is not None and run.live:
+                    self.sample(run)
+                    self.sample = None
             elif entry[2]:
                 entry[1](*entry[2])
             else:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from polymq.broker.limits import Limits
 from polymq.broker.messages.records import Metas
+from polymq.broker.pacing.latencies import DeliveryTimes
 from polymq.broker.pacing.share import Share
 from polymq.core_log.errors import StorageShort, is_short
 from polymq.core_log.kernels.layout import ENTRY_SIZE
@@ -81,6 +82,7 @@ class Reading:
         limits: Limits,
         schedule: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
+        clock_ms: Callable[[], int],
     ) -> None:
         self.store = store
         self.metas = metas
@@ -92,6 +94,8 @@ class Reading:
         """What groups may hand out before the loop has its turn."""
         self.failed = failed
         """Told of a read that failed (corrupt record, disk error)."""
+        self.delivery_times = DeliveryTimes(clock_ms)
+        """How long messages wait for their delivery, by samples."""
         self.redelivered_count = 0
         """Messages that were delivered again, for metrics: groups count them here, where they meet
         in any case."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from polymq.broker.queues.heads import sizes_of, stored_ms_of
 from polymq.broker.queues.queue import Group
+from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
 from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 from polymq.core_log.queue_index import Index
 
@@ -27,6 +28,14 @@ class Need:
     index: Index
     first: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedRecord:
+    """The record of one message: send it, or None if it cannot be read."""
+
+    index: Index
+    offset: int
 
 
 def ready_stretches(group: Group) -> list[tuple[int, int]]:
@@ -76,3 +85,19 @@ def oldest_ms(group: Group) -> Generator[Need | None, bytes | None, int | None]:
     if not entries:
         return None
     return stored_ms_of(entries)
+
+
+def stored_ms(
+    index: Index, offset: int
+) -> Generator[Need | NeedRecord | None, bytes | None, int | None]:
+    """When the message at an offset was stored, in milliseconds since the epoch; None: it is gone,
+    or cannot be read. The entries of a topic's own queue have no time, so its record is read."""
+    if index.entry_size == PRIVATE_ENTRY_SIZE:
+        entries = index.read_hot(offset, 1)
+        if entries is None:
+            entries = yield Need(index, offset, 1)
+        return stored_ms_of(entries) if entries else None
+    record = yield NeedRecord(index, offset)
+    if not record:
+        return None
+    return int.from_bytes(record[RECORD_STORE_MS_AT : RECORD_STORE_MS_AT + 8], "big")

@@ -449,6 +449,8 @@ class Group:
             self.moved(self)
             if redelivered:
                 self.reading.redelivered_count += count
+            if self.reading.delivery_times.due:
+                self.reading.delivery_times.note(run.memory, run.start, count)
             registration.consumer.deliver(
                 Delivery(run.slice(offset - first, count), offset, count, redelivered)
             )
@@ -600,6 +602,8 @@ class Group:
             if registration.active:
                 if redelivered:
                     self.reading.redelivered_count += found
+                if self.reading.delivery_times.due:
+                    self.reading.delivery_times.note(runs[0].memory, runs[0].start, found)
                 registration.consumer.deliver(Delivery(runs, first, found, redelivered, times))
             else:
                 self.cursor.requeue(first, found)

@@ -26,6 +26,7 @@ from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.groups import GroupInfo
 from polymq.broker.port.values import Position
+from polymq.broker.queues.queue import Queue
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.topic import Topic
@@ -120,6 +121,20 @@ class ConsumerGroups:
         queues |= {(topic, queue_id) for key, topic, queue_id in self._gathered if key == name}
         found = {queue: self.offset(name, *queue) for queue in sorted(queues)}
         return {queue: offset for queue, offset in found.items() if offset is not None}
+
+    def names(self) -> list[str]:
+        """The names of all groups."""
+        return list(self._groups)
+
+    def progress(self, name: str) -> Iterator[tuple[str, Queue, int]]:
+        """For operators: each queue that a group has committed an offset in, by its topic. Groups
+        and topics may come and go meanwhile."""
+        group = self._groups.get(name)
+        for topic, queue_id in [] if group is None else list(group.offsets):
+            offset = self.offset(name, topic, queue_id)
+            found = self._topics.topics.get(topic)
+            if offset is not None and found is not None and queue_id < len(found.queues):
+                yield topic, found.queues[queue_id], offset
 
     def commit(self, name: str, topic: str, queue_id: int, offset: int) -> None:
         """See `GroupPort.commit`."""

@@ -97,13 +97,17 @@ class Queries:
         if count <= 0:
             callback(b"", offset)
             return
-        self._core.reading.read(
-            queue.index,
-            offset,
-            count,
-            bytes_max,
-            lambda records, found: callback(records or b"", offset + (found if records else 0)),
-        )
+        reading = self._core.reading
+
+        def took(records: bytes | None, found: int) -> None:
+            if not records:
+                callback(b"", offset)
+                return
+            if reading.delivery_times.due:
+                reading.delivery_times.note(records, 0, found)
+            callback(records, offset + found)
+
+        reading.read(queue.index, offset, count, bytes_max, took)
 
     def by_key(
         self,

@@ -43,6 +43,7 @@ cdef class LogEnd:
     cdef public long long written
     cdef public long long keyed_end
     cdef public long long runs
+    cdef public long long records
 
     @cython.locals(
         chunk=Chunk, memory=bytearray, start=Py_ssize_t, position=cython.longlong,

@@ -131,6 +131,8 @@ class LogEnd:
         self.runs = 0
         """How many runs were appended by one call of the kernel: for the flusher, which expects as
         many again (`group_commit.py`)."""
+        self.records = 0
+        """How many records were appended, those included that were taken back. For metrics."""
 
     def append_plain(
         self,
@@ -192,6 +194,7 @@ class LogEnd:
         chunk.used = end
         self.appended = position + end - start
         self.runs += 1
+        self.records += count
         if template.keyed:
             self.keyed_end = self.appended
         span = Span.__new__(Span)

@@ -144,7 +144,7 @@ def _got(
         assert isinstance(frames, bytes)
         then = partial(channel.link.write_large, body) if isinstance(body, LargeBody) else None
         channel.link.answer(frames, then=then)
-        channel.link.delivered_count += 1
+        channel.link.counts.sent += 1
         if no_ack:
             holder.settle(delivery.first_offset, delivery.count)
     release()

@@ -38,6 +38,7 @@ from polymq.gateways.amqp.methods import content_frames, encode_method
 from polymq.gateways.amqp.rewriting import Rewritten, rewrite
 from polymq.gateways.amqp.rows import Rows, batch_of, content_of, is_long, properties_of
 from polymq.gateways.amqp.templates import Templates
+from polymq.net.message_counts import MessageCounts
 
 CHECKED_AT_ONCE: Final = 64
 """Rows whose properties are looked at one by one, without a look at the clock."""
@@ -45,17 +46,20 @@ _NO_ROUTE: Final = "NO_ROUTE"
 
 
 class BatchPath:
-    """Publishes of one connection."""
+    """Publishes of one connection.
 
-    def __init__(self, *, port: BrokerPort, templates: Templates) -> None:
+    Args:
+        counts: what was taken is added there.
+    """
+
+    def __init__(self, *, port: BrokerPort, templates: Templates, counts: MessageCounts) -> None:
         self._port = port
         self._templates = templates
         self.position = 0
         """The highest position of what was published so far."""
         self.durability: Durability = FLUSHED
         """The strongest class of it."""
-        self.count = 0
-        """Messages that were taken (a metric)."""
+        self._counts = counts
         self.stored_with: Template | None = None
         """The template of what the last `publish` stored last."""
 
@@ -289,7 +293,7 @@ class BatchPath:
             self.position = position
         if template.durability > self.durability:
             self.durability = template.durability
-        self.count += count
+        self._counts.received += count
 
     def _refused(self, channel: Channel, rows: Rows, error: Refused) -> None:
         """Nack what failed for reasons of our own, if somebody listens; else it is an error."""
@@ -310,7 +314,7 @@ class BatchPath:
 
     def committed(self, count: int, position: int, durability: Durability) -> None:
         """A transaction stored so many messages."""
-        self.count += count
+        self._counts.received += count
         self.position = max(self.position, position)
         self.durability = max(self.durability, durability)
 

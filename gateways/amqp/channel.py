@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from polymq.gateways.amqp.ack_deadline import AckDeadline
     from polymq.gateways.amqp.batch_path import BatchPath
     from polymq.gateways.amqp.direct_reply import Replies, ReplyConsumer
+    from polymq.net.message_counts import MessageCounts
 
 _CONFIRM: Final = struct.Struct(">BHIHHQBB")
 """A whole frame of basic.ack or basic.nack."""
@@ -55,7 +56,7 @@ class Link(Protocol):
     """Consumers of all channels."""
     transaction_bytes: int
     """Held by the transactions of all channels."""
-    delivered_count: int
+    counts: MessageCounts
     """Messages that were written to the client (a metric)."""
 
     @property

@@ -55,6 +55,7 @@ from polymq.gateways.amqp.tables import Buffer
 from polymq.gateways.amqp.templates import Templates
 from polymq.gateways.amqp.transport import Transport
 from polymq.net.flow import ANSWERS, DISK, LOGIN, QUESTION, TURN, Flow
+from polymq.net.message_counts import MessageCounts
 from polymq.net.turns import Turns
 
 SHORT_STRING_MAX: Final = 255
@@ -95,6 +96,7 @@ class Client:
         new_tag: Callable[[], str],
         turns: Turns,
         blocked: Callable[[], str] = str,
+        counts: MessageCounts | None = None,
     ) -> None:
         self.port = port
         self._why_blocked = blocked
@@ -106,9 +108,9 @@ class Client:
         self.channels: dict[int, Channel] = {}
         self.consumer_count = 0
         self.transaction_bytes = 0
-        self.delivered_count = 0
-        """Messages that were written to it (a metric)."""
-        self.publisher = BatchPath(port=port, templates=templates)
+        self.counts = counts or MessageCounts()
+        """Messages of all clients of the server (a metric)."""
+        self.publisher = BatchPath(port=port, templates=templates, counts=self.counts)
         self._templates = templates
         self.answers = Answers(port=port, write=self._write_answer)
         self._core = Protocol(work=work, limits=limits)
@@ -473,7 +475,9 @@ class Client:
         """See `login.Host.entered`."""
         self.asks_always = port is not self.port
         self.port = port
-        self.publisher = BatchPath(port=port, templates=self._templates.of(port))
+        self.publisher = BatchPath(
+            port=port, templates=self._templates.of(port), counts=self.counts
+        )
         self.user = principal
         tune = spec.ConnectionTune(
             channel_max=self.limits.channel_max,

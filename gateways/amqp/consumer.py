@@ -147,7 +147,7 @@ class Consumer(Holder):
                 link.write_delivery(part)
             else:
                 link.write_large(part)
-        link.delivered_count += count
+        link.counts.sent += count
         if self._no_ack:
             assert self.handle is not None
             self.handle.settle(delivery.first_offset, delivery.count)

@@ -116,7 +116,7 @@ class ReplyConsumer:
         address = short_string("") + short_string(self.name)
         method = self._head + _TAG.pack(tag, 0) + address
         data = content_frames(channel.number, method, properties, body, channel.frame_max)
-        link.delivered_count += 1
+        link.counts.sent += 1
         if waits:
             self._waiting.append(data)
             self._waiting_bytes += len(data)

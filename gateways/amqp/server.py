@@ -18,7 +18,9 @@ from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.protocol import Work
 from polymq.gateways.amqp.templates import Templates
 from polymq.net.connection import Context, SocketConnection
+from polymq.net.kernels.streams import Traffic
 from polymq.net.listener import Listener, listen
+from polymq.net.message_counts import MessageCounts, TrafficCounts
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
 
@@ -89,6 +91,8 @@ class Server:
         self._replies = Replies()
         self._templates = Templates(port=port, count_max=self._limits.templates_max)
         self._properties = server_properties()
+        self._counts = MessageCounts()
+        self._bytes = Traffic()
         self._listeners: list[Listener] = []
         self._blocked = ""  # why publishers are refused now
         port.storage.when_failed(self._storage_failed)
@@ -106,11 +110,14 @@ class Server:
             new_tag=self._new_tag,
             blocked=lambda: self._blocked,
             turns=self._context.turns,
+            counts=self._counts,
         )
 
     def new_socket(self) -> Connection:
         """A connection for an accepted socket."""
-        return Connection(self._context, self._limits, self._new_client)
+        connection = Connection(self._context, self._limits, self._new_client)
+        connection.traffic = self._bytes
+        return connection
 
     async def start(
         self,
@@ -175,6 +182,15 @@ class Server:
             channel_count=sum(len(socket.client.channels) for socket in sockets),
             consumer_count=sum(socket.client.consumer_count for socket in sockets),
             refused_count=sum(one.roster.refused_count for one in self._listeners),
+        )
+
+    def traffic(self) -> TrafficCounts:
+        """Messages and bytes since the start."""
+        return TrafficCounts(
+            messages_received=self._counts.received,
+            messages_sent=self._counts.sent,
+            bytes_received=self._bytes.received,
+            bytes_sent=self._bytes.sent,
         )
 
     def _sockets(self) -> list[Connection]:

@@ -26,6 +26,7 @@ from aiohttp.http_exceptions import LineTooLong
 from polymq.gateways.http_cloudevents.attributes import printable
 from polymq.gateways.http_cloudevents.cycle_free import RequestHandler, forget_frames
 from polymq.gateways.http_cloudevents.limits import Limits
+from polymq.net.message_counts import MessageCounts
 from polymq.net.roster import Roster
 
 FULL: Final = (
@@ -45,11 +46,17 @@ class Census:
         malformed: requests that were no HTTP, or whose head was too long.
         slow: connections closed because a head took too long.
         responses: answers by status.
+        events: those that were published, and those that were received from subscriptions.
+        bytes_received: all that came.
+        bytes_sent: of the bodies of answers.
     """
 
     malformed: int = 0
     slow: int = 0
     responses: dict[int, int] = field(default_factory=dict)
+    events: MessageCounts = field(default_factory=MessageCounts)
+    bytes_received: int = 0
+    bytes_sent: int = 0
 
     def answered(self, status: int) -> None:
         """Count an answer."""
@@ -116,6 +123,7 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes between requests begin a head."""
+        self._census.bytes_received += len(data)
         if not self._in_request and self._head_timer is None:
             self._expect_head()
         super().data_received(data)
@@ -130,9 +138,10 @@ class Connection(RequestHandler):
         """The handler has answered, or its client has gone."""
         self._in_request = False
 
-    def answered(self, status: int) -> None:
-        """Count the answer to the request."""
+    def answered(self, status: int, size: int) -> None:
+        """Count the answer to the request, with so many bytes of body."""
         self._census.answered(status)
+        self._census.bytes_sent += size
 
     def _expect_head(self) -> None:
         self._head_timer = self._loop.call_later(self._limits.head_seconds_max, self._too_slow)

@@ -50,6 +50,7 @@ from polymq.gateways.http_cloudevents.registry import Registry
 from polymq.gateways.http_cloudevents.responses import json_response, problem_response
 from polymq.gateways.http_cloudevents.work import InTurns, Work
 from polymq.net.certificates import subject_of
+from polymq.net.message_counts import MessageCounts
 
 TAG_HEADER: Final = "PolyMQ-Tag"
 """Tag of a body that is no CloudEvent, percent-encoded like a ce- header."""
@@ -69,7 +70,11 @@ Result = TypeVar("Result")
 
 
 class Handlers:
-    """The handlers of one server."""
+    """The handlers of one server.
+
+    Args:
+        events: what they publish and hand out is added there.
+    """
 
     def __init__(
         self,
@@ -81,7 +86,9 @@ class Handlers:
         commits: Commits,
         registry: Registry,
         clock_seconds: Callable[[], float],
+        events: MessageCounts,
     ) -> None:
+        self._events = events
         self._clock_seconds = clock_seconds
         self._port = port
         self._limits = limits
@@ -137,6 +144,7 @@ class Handlers:
                 preparing = publisher.prepare(topic, events, delay_ms=delay_ms)
             prepared = await self._in_turns.do(preparing)
             stored = await self._in_turns.finish(publisher.store(prepared))
+            self._events.received += prepared.runs[-1].last
             await self._commits.wait(*stored)
         await self._pace(client.port)
         headers = {"Cache-Control": "private"} if client.in_url else None
@@ -207,6 +215,7 @@ class Handlers:
             except (Refused, asyncio.CancelledError):
                 part.release([lock.token for lock in locks], 0)
                 raise
+            self._events.sent += len(locks)
             body = encode_received(locks, msgspec.json.encode)
             return web.Response(body=body, content_type="application/json")
         if verb not in ("acknowledge", "release", "reject", "renewLock"):

@@ -99,6 +99,12 @@ class Registry:
                 states["failing" if part.failing else "active"] += 1
         return states
 
+    @property
+    def webhooks(self) -> frozenset[str]:
+        """The names of the subscriptions that have a sink."""
+        found = self._subscriptions.items()
+        return frozenset(name for name, subscription in found if subscription.sink is not None)
+
     def all(self) -> list[Subscription]:
         """All subscriptions, by name."""
         return [self._subscriptions[name] for name in sorted(self._subscriptions)]

@@ -126,7 +126,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         forget_frames(error)
     finally:
         connection.request_ended()
-    connection.answered(response.status)
+    connection.answered(response.status, response.content_length or 0)
     response.headers.setdefault("Server", SERVER)
     if response.status == 413:
         response.force_close()  # The rest of the body is not wanted.

@@ -38,12 +38,13 @@ from polymq.gateways.http_cloudevents.publishing import Commits
 from polymq.gateways.http_cloudevents.registry import Registry
 from polymq.gateways.http_cloudevents.responses import problems, refuse_unknown
 from polymq.gateways.http_cloudevents.shared import Shared
-from polymq.gateways.http_cloudevents.sinks import Sinks
+from polymq.gateways.http_cloudevents.sinks import SinkCounts, Sinks
 from polymq.gateways.http_cloudevents.statistics import HttpStatistics
 from polymq.gateways.http_cloudevents.work import InTurns
 from polymq.net.connection import Context
 from polymq.net.listener import CannotListen, bind
 from polymq.net.loop_server import LoopServer
+from polymq.net.message_counts import TrafficCounts
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
 
@@ -146,6 +147,22 @@ class Server:
             dead_letters=0 if registry is None else registry.dead_letters_count,
         )
 
+    def traffic(self) -> TrafficCounts:
+        """Events and bytes since the start, those of webhooks among them. What is sent counts with
+        the bytes of bodies alone."""
+        census, sinks = self.census, self._sinks
+        sent = SinkCounts() if sinks is None else sinks.counts
+        return TrafficCounts(
+            messages_received=census.events.received,
+            messages_sent=census.events.sent + sent.events,
+            bytes_received=census.bytes_received,
+            bytes_sent=census.bytes_sent + sent.bytes_sent,
+        )
+
+    def webhook_names(self) -> frozenset[str]:
+        """The names of the subscriptions that have a sink."""
+        return frozenset() if self._registry is None else self._registry.webhooks
+
     # --- start and stop -----------------------------------------------------------------------
 
     async def start(
@@ -168,6 +185,7 @@ class Server:
             commits=self._commits,
             registry=self._registry,
             clock_seconds=self._clock_seconds,
+            events=self.census.events,
         )
         self._runner = web.AppRunner(
             self._application(self._handlers), handler_cancellation=True, access_log=None

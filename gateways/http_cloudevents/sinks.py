@@ -71,15 +71,22 @@ class SinkCounts:
     Attributes:
         answers: requests by verdict.
         seconds: how long they took together.
+        events: those that were delivered.
+        bytes_sent: of the bodies of all requests.
     """
 
     answers: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(Verdict, 0))
     seconds: float = 0.0
+    events: int = 0
+    bytes_sent: int = 0
 
-    def count(self, answer: Answer) -> None:
-        """Count one delivery."""
+    def count(self, answer: Answer, events: int, size: int) -> None:
+        """Count one request, with so many events and bytes."""
         self.answers[answer.verdict] += 1
         self.seconds += answer.seconds
+        self.bytes_sent += size
+        if answer.verdict is Verdict.DELIVERED:
+            self.events += events
 
 
 class Sinks:
@@ -217,7 +224,7 @@ class Sinks:
             began = self._loop.time()
             answer = await self._post(sink, headers, body, subscription.config.timeout_seconds)
             answer = replace(answer, seconds=self._loop.time() - began)
-        self.counts.count(answer)
+        self.counts.count(answer, len(events), len(body))
         return answer
 
     def _delivery(

@@ -22,6 +22,7 @@ from polymq.gateways.mqtt.sys_topics import SysTopics
 from polymq.gateways.mqtt.websocket import make_connection
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import BACKLOG, CannotListen, Listener, listen
+from polymq.net.message_counts import TrafficCounts
 from polymq.net.proxied import Proxies
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
@@ -220,6 +221,16 @@ class Server:
             "uploads_waiting": uploads.waiting_count,
             "proxy_failures": 0 if self._proxies is None else self._proxies.failed_count,
         }
+
+    def traffic(self) -> TrafficCounts:
+        """PUBLISH packets and bytes since the start."""
+        counters, traffic = self._shared.counters, self._shared.traffic
+        return TrafficCounts(
+            messages_received=counters.publishes_received,
+            messages_sent=counters.publishes_sent,
+            bytes_received=traffic.received,
+            bytes_sent=traffic.sent,
+        )
 
     @property
     def reason_counts(self) -> ReasonCounts:

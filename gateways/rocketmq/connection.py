@@ -58,6 +58,7 @@ class Connection(SocketConnection):
     def __init__(self, shared: Shared, user: str, advertised: str | None = None) -> None:
         super().__init__(shared.context)
         self.shared = shared
+        self.traffic = shared.bytes
         self.principal = ""
         self.port: BrokerPort
         self.sender: Sender

@@ -229,6 +229,7 @@ class Pulls:
         elif not records:
             self._passed_over(pull, info, next_offset)
         else:
+            self._shared.counts.sent += next_offset - pull.fields.queue_offset
             answer = mapping.pull_answer(
                 info,
                 pull.fields,

@@ -94,6 +94,7 @@ def send(client: Connection, request: Request) -> Answer | None:
             prepared=fields.sys_flag & ROLLED_BACK == PREPARED,
         )
     )
+    client.shared.counts.received += len(messages)
     unique = messages[0].properties.get(UNIQUE_KEY) if len(messages) == 1 else None
     answer = mapping.send_answer(
         client.port, stored.queue_id, stored.offset, stored.positions, unique

@@ -14,6 +14,7 @@ from polymq.gateways.rocketmq.shared import Shared
 from polymq.gateways.rocketmq.transactions import ask_producers
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
+from polymq.net.message_counts import TrafficCounts
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
 
@@ -131,6 +132,17 @@ class Server:
     def protocol_error_count(self) -> int:
         """Connections that were closed because of what they sent."""
         return self._shared.protocol_error_count
+
+    def traffic(self) -> TrafficCounts:
+        """Messages and bytes since the start. What a filter of tags skipped in a queue counts as
+        sent."""
+        shared = self._shared
+        return TrafficCounts(
+            messages_received=shared.counts.received,
+            messages_sent=shared.counts.sent,
+            bytes_received=shared.bytes.received,
+            bytes_sent=shared.bytes.sent,
+        )
 
     @property
     def held_count(self) -> int:

@@ -16,6 +16,8 @@ from polymq.gateways.rocketmq.members import Members
 from polymq.gateways.rocketmq.resets import Resets
 from polymq.gateways.rocketmq.rights import rights_left
 from polymq.net.connection import Context
+from polymq.net.kernels.streams import Traffic
+from polymq.net.message_counts import MessageCounts
 
 if TYPE_CHECKING:
     from polymq.gateways.rocketmq.connection import Connection
@@ -51,6 +53,8 @@ class Shared:
         self.locks = Locks(count_max=limits.locks_max)
         self.resets = Resets(count_max=limits.resets_max)
         self.protocol_error_count = 0
+        self.counts = MessageCounts()
+        self.bytes = Traffic()
         self._watched: set[tuple[str, int]] = set()  # queues that the engine announces
         self._long_poll_tick: asyncio.TimerHandle | None = None
         self._lease_tick: asyncio.TimerHandle | None = None

@@ -16,6 +16,7 @@ from typing import Final
 
 from aiohttp import web
 
+from polymq.admin.health import HEALTH_PATHS
 from polymq.broker.admission.admission import Admission
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import BrokerPort, Origin, parse_display_name
@@ -27,7 +28,7 @@ CALLER: Final = web.RequestKey("caller", str)
 """Who asks, for the audit log."""
 PORT: Final = web.RequestKey("port", BrokerPort)
 """What the caller may do as a client."""
-_FREE_PATHS: Final = frozenset({"/health", "/metrics", "/api/v1/openapi.json"})
+_FREE_PATHS: Final = frozenset({"/health", "/metrics", "/api/v1/openapi.json"}) | HEALTH_PATHS
 """Figures without names or contents, which monitoring asks for; and what the API looks like."""
 
 
@@ -67,36 +68,40 @@ class Access:
                 raise Refused(Reason.NOT_AUTHENTICATED, "the operator's token is wrong")
             request[CALLER] = OPERATOR
             return
-        principal = await self._principal(request, scheme, value)
+        principal = await principal_of(self._port, request)
         port = self._port.admission.for_principal(principal)
         _check_right(request, port)
         request[CALLER], request[PORT] = principal, port
 
-    async def _principal(self, request: web.Request, scheme: str, value: str) -> str:
-        user: str | None = None
-        password: bytes | None = None
-        if scheme.lower() == "basic":
-            try:
-                name, _, password = b64decode(value.strip(), validate=True).partition(b":")
-                user = name.decode("utf-8", "surrogateescape")
-            except (binascii.Error, ValueError):
-                user, password = "", b""
-        known: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
 
-        def answer(principal: str | Refused) -> None:
-            if not known.done():  # the client may have gone
-                known.set_result(principal)
-
-        withdraw = self._port.admission.authenticate(
-            user, password, request.remote or "", answer, Origin(protocol="admin")
-        )
+async def principal_of(port: BrokerPort, request: web.Request) -> str:
+    """The user that a request names by HTTP Basic, or who one is without a login. Raises Refused:
+    NOT_AUTHENTICATED."""
+    scheme, _, value = request.headers.get("Authorization", "").partition(" ")
+    user: str | None = None
+    password: bytes | None = None
+    if scheme.lower() == "basic":
         try:
-            principal = await known
-        finally:
-            withdraw()  # if the client has gone
-        if isinstance(principal, Refused):
-            raise principal
-        return principal
+            name, _, password = b64decode(value.strip(), validate=True).partition(b":")
+            user = name.decode("utf-8", "surrogateescape")
+        except (binascii.Error, ValueError):
+            user, password = "", b""
+    known: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
+
+    def answer(principal: str | Refused) -> None:
+        if not known.done():  # the client may have gone
+            known.set_result(principal)
+
+    withdraw = port.admission.authenticate(
+        user, password, request.remote or "", answer, Origin(protocol="admin")
+    )
+    try:
+        principal = await known
+    finally:
+        withdraw()  # if the client has gone
+    if isinstance(principal, Refused):
+        raise principal
+    return principal
 
 
 def _check_right(request: web.Request, port: BrokerPort) -> None:

@@ -16,13 +16,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import prometheus_client
 from aiohttp import web
 
 from polymq import program_version
@@ -30,14 +29,16 @@ from polymq.admin.access import Access
 from polymq.admin.api import api_routes
 from polymq.admin.commits import Commits
 from polymq.admin.connections import AdminConnection, problem
+from polymq.admin.exposition import Exposition, metrics_route
 from polymq.admin.groups import all_groups
+from polymq.admin.health import Health
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.node import ShownNode
+from polymq.admin.responses import Handler, refuse_unknown, translate
 from polymq.admin.trace import TraceHandlers
-from polymq.broker.port import Reason, Refused, StorageFailed
+from polymq.broker.port import Reason, Refused
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
-from polymq.metrics.registry import metrics_route
 from polymq.net.budget import Share
 from polymq.net.listener import bind, explain
 from polymq.net.loop_server import LoopServer
@@ -48,27 +49,6 @@ from polymq.settings import is_loopback
 
 BODY_BYTES_MAX: Final = 64 * 1024
 
-STATUS: Final = {
-    Reason.NOT_FOUND: 404,
-    Reason.DIFFERENT: 409,
-    Reason.LOCKED: 409,
-    Reason.IN_USE: 409,
-    Reason.NOT_EMPTY: 409,
-    Reason.FORBIDDEN: 403,
-    Reason.NOT_AUTHENTICATED: 401,
-    Reason.BAD_NAME: 400,
-    Reason.BAD_ARGUMENT: 400,
-    Reason.TOO_LARGE: 413,
-    Reason.LIMIT: 409,
-    Reason.BANNED: 403,
-    Reason.RATE: 429,
-    Reason.UNDECIDED: 503,
-    Reason.READ_ONLY: 503,
-    Reason.STORAGE_FULL: 507,
-}
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 class AdminServer:
     """Serves operators and their tools.
@@ -76,8 +56,9 @@ class AdminServer:
     Args:
         node: what is administered.
         token: the operator's (`operator_token.py`).
-        registry: what `/metrics` shows.
+        exposition: what `/metrics` shows.
         health: the values of `/health`; `status` is `ok` or says what is wrong.
+        probes: the paths below `/health`.
         share: how many connections there may be.
         connections: all connections of the listeners for clients.
     """
@@ -87,8 +68,9 @@ class AdminServer:
         *,
         node: ShownNode,
         token: str,
-        registry: prometheus_client.CollectorRegistry,
+        exposition: Exposition,
         health: Callable[[], dict[str, Any]],
+        probes: Health,
         share: Share,
         connections: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
@@ -107,7 +89,8 @@ class AdminServer:
             self._traces,
             lambda: chain(connections(), self.roster.connections),
         )
-        self._registry = registry
+        self._exposition = exposition
+        self._probes = probes
         self._health = health
         self._runners: list[web.AppRunner] = []
         self._listeners: list[LoopServer] = []
@@ -119,9 +102,10 @@ class AdminServer:
         app = self._application(is_local=True)
         app.add_routes(
             [
-                metrics_route(self._registry),
+                metrics_route(self._exposition),
+                *self._probes.routes(),
                 web.get("/health", self._get_health),
-                unknown(_refuse_unknown),
+                unknown(refuse_unknown),
             ]
         )
         bound = await self._listen(app, ADMIN_HOST, port, None, sockets)
@@ -137,7 +121,7 @@ class AdminServer:
     ) -> int:
         """Let operators of other machines use the API; returns the bound port. Raises Failure."""
         app = self._application(is_local=False)
-        app.add_routes([unknown(_refuse_unknown)])
+        app.add_routes([unknown(refuse_unknown)])
         return await self._listen(app, host, port, tls, sockets, is_local=False)
 
     def _application(self, *, is_local: bool) -> web.Application:
@@ -145,7 +129,7 @@ class AdminServer:
         guards = [_guard_host, _guard] if is_local else [_guard]
         app = web.Application(
             client_max_size=BODY_BYTES_MAX,
-            middlewares=[*guards, _translate, web.middleware(let_in)],
+            middlewares=[*guards, translate, web.middleware(let_in)],
         )
         app.add_routes(api_routes(self._groups, program_version()))
         return app
@@ -252,24 +236,3 @@ def _host_name(host: str) -> str:
         return urlsplit("//" + host).hostname or ""
     except ValueError:
         return ""
-
-
-@web.middleware
-async def _translate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except Refused as error:
-        response = problem(STATUS[error.reason], error.text)
-        if response.status == 401:
-            response.headers["WWW-Authenticate"] = 'Basic realm="polymq admin"'
-        return response
-    except StorageFailed as error:
-        return problem(503, str(error))
-
-
-def _refuse_unknown(request: web.Request, allowed: Collection[str]) -> web.Response:
-    if not allowed:
-        return problem(404, f"there is nothing at {request.path}")
-    response = problem(405, f"{request.method} is not allowed here")
-    response.headers["Allow"] = ",".join(sorted(allowed))
-    return response

@@ -9,9 +9,12 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from polymq.broker.messages.readers import Reading
-from polymq.broker.queues.inspection import Need
+from polymq.broker.queues.inspection import Need, NeedRecord
 
 Result = TypeVar("Result")
+
+RECORD_BYTES: Final = 4_096
+"""Of a record that a step needs: more of it is looked at only where it has more."""
 
 SLICE_SECONDS: Final = 0.002
 """How long the steps of an answer take before others have their turn."""
@@ -21,7 +24,7 @@ async def in_steps(steps: Generator[Any, Any, Result], reading: Reading | None =
     """Run a generator to its end, and return what it returns.
 
     Args:
-        reading: reads what a step needs from the disk (`Need`).
+        reading: reads what a step needs from the disk (`Need`, `NeedRecord`).
     """
     needed: object = None
     begin = perf_counter()
@@ -34,6 +37,9 @@ async def in_steps(steps: Generator[Any, Any, Result], reading: Reading | None =
         needed = None
         if isinstance(step, Need) and reading is not None:
             needed = await _entries(reading, step)
+            begin = perf_counter()
+        elif isinstance(step, NeedRecord) and reading is not None:
+            needed = await _record(reading, step)
             begin = perf_counter()
         elif perf_counter() - begin > SLICE_SECONDS:
             await asyncio.sleep(0)
@@ -48,4 +54,15 @@ async def _entries(reading: Reading, need: Need) -> bytes | None:
             found.set_result(entries)
 
     reading.entries(need.index, need.first, need.count, took)
+    return await found
+
+
+async def _record(reading: Reading, need: NeedRecord) -> bytes | None:
+    found: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    def took(records: bytes | None, _count: int) -> None:
+        if not found.done():
+            found.set_result(records)
+
+    reading.read(need.index, need.offset, 1, RECORD_BYTES, took, large_as_view=True)
     return await found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Literal, Protocol, runtime_checkable
 
 from polymq.gateways.http_cloudevents.statistics import HttpStatistics
@@ -15,6 +15,20 @@ class HasStatistics(Protocol):
 
     def statistics(self) -> HttpStatistics:
         """What happened since the start, and what is under way now."""
+
+
+@runtime_checkable
+class HasWebhooks(Protocol):
+    """The HTTP server."""
+
+    def webhook_names(self) -> Set[str]:
+        """The names of the subscriptions that have a sink."""
+
+
+def webhook_names(server: Callable[[], object]) -> Set[str]:
+    """The names of all webhooks; none without a server."""
+    found = server()
+    return found.webhook_names() if isinstance(found, HasWebhooks) else frozenset()
 
 
 def http_probes(server: Callable[[], object]) -> list[Probe]:

@@ -5,7 +5,6 @@ The registry is ours and is passed on; prometheus-client's global one stays empt
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +12,14 @@ from itertools import accumulate
 from typing import Final, Literal
 
 import prometheus_client
-from aiohttp import web
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+
+from polymq.core_log.durations import Durations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,28 +34,11 @@ class Distribution:
 Value = float | Mapping[str, float] | Mapping[tuple[str, ...], float] | Distribution
 
 
-class Histogram:
-    """Counts of values by size.
-
-    Args:
-        bounds: ascending.
-    """
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def value(self) -> Distribution:
-        """For a `Probe`."""
-        names = [*map(str, self._bounds), "+Inf"]
-        counts = list(zip(names, accumulate(self._counts), strict=True))
-        return Distribution(counts=counts, total=self._total)
+def distribution(durations: Durations) -> Distribution:
+    """What was counted, as a histogram."""
+    names = [*map(str, durations.bounds), "+Inf"]
+    counts = list(zip(names, accumulate(durations.counts), strict=True))
+    return Distribution(counts=counts, total=durations.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +61,36 @@ gauge: Final = partial(Probe, "gauge")
 counter: Final = partial(Probe, "counter")
 
 
+def histogram(name: str, text: str, durations: Durations) -> Probe:
+    """A metric of durations in seconds."""
+    return Probe("histogram", name, text, partial(distribution, durations))
+
+
+def metric_of(probe: Probe) -> Metric:
+    """Ask a probe."""
+    value = probe.read()
+    if isinstance(value, Distribution):
+        return HistogramMetricFamily(
+            probe.name, probe.text, buckets=value.counts, sum_value=value.total
+        )
+    family = CounterMetricFamily if probe.kind == "counter" else GaugeMetricFamily
+    names = probe.labels or ((probe.label,) if probe.label else ())
+    metric = family(probe.name, probe.text, labels=list(names) or None)
+    values = value.items() if isinstance(value, Mapping) else [((), value)]
+    for found, number in values:
+        metric.add_metric([found] if isinstance(found, str) else list(found), number)
+    return metric
+
+
 class ProbeCollector:
-    """Asks every probe at each scrape."""
+    """Asks every probe."""
 
     def __init__(self, probes: Iterable[Probe]) -> None:
         self._probes = tuple(probes)
 
     def collect(self) -> Iterable[Metric]:
         """The metrics, in the order of the probes."""
-        for probe in self._probes:
-            value = probe.read()
-            if isinstance(value, Distribution):
-                yield HistogramMetricFamily(
-                    probe.name, probe.text, buckets=value.counts, sum_value=value.total
-                )
-                continue
-            family = CounterMetricFamily if probe.kind == "counter" else GaugeMetricFamily
-            names = probe.labels or ((probe.label,) if probe.label else ())
-            metric = family(probe.name, probe.text, labels=list(names) or None)
-            values = value.items() if isinstance(value, Mapping) else [((), value)]
-            for found, number in values:
-                metric.add_metric([found] if isinstance(found, str) else list(found), number)
-            yield metric
+        return map(metric_of, self._probes)
 
 
 def make_registry(probes: Iterable[Probe]) -> prometheus_client.CollectorRegistry:
@@ -109,14 +100,3 @@ def make_registry(probes: Iterable[Probe]) -> prometheus_client.CollectorRegistr
     prometheus_client.ProcessCollector(registry=registry)
     prometheus_client.PlatformCollector(registry=registry)
     return registry
-
-
-def metrics_route(registry: prometheus_client.CollectorRegistry) -> web.RouteDef:
-    """`GET /metrics` in Prometheus' text format."""
-
-    async def answer(_request: web.Request) -> web.Response:
-        body = prometheus_client.generate_latest(registry)
-        headers = {"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
-        return web.Response(body=body, headers=headers)
-
-    return web.get("/metrics", answer)

@@ -214,3 +214,21 @@ def test_a_stepped_flusher_works_only_when_it_is_told_to() -> None:
     assert threading.active_count() == threads
     store.close()
     assert log.flushed == log.appended
+
+
+def test_each_sync_that_succeeds_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed one says nothing about how long a sync takes."""
+    files = FailingFiles(MemoryFiles())
+    bench = Bench(files)
+    flusher = bench.store.flusher
+    monkeypatch.setattr(flusher, "_clock", iter((1.0, 1.3, 5.0, 6.0)).__next__)
+    before = sum(flusher.durations.counts)
+    bench.publish(numbered(0, 3))
+    bench.flush()
+    assert sum(flusher.durations.counts) == before + 1
+    assert flusher.durations.total == pytest.approx(0.3, abs=0.05)
+    files.fail("fdatasync", errno.EIO)
+    bench.publish(numbered(3, 1))
+    with pytest.raises(StorageFailed):
+        bench.flush()
+    assert sum(flusher.durations.counts) == before + 1

@@ -286,6 +286,8 @@ def test_the_operator_is_told(server: Running, call: str) -> None:
     fail_now(server, call)
     assert "read-only" in json.loads(admin(server, "/health"))["status"]
     assert b"\npolymq_read_only 1.0\n" in admin(server, "/metrics")
+    assert "disk has failed" in json.loads(admin(server, "/health/ready"))["status"]
+    assert json.loads(admin(server, "/health/live"))["status"] == "ok"
     assert server.ports.http is not None
     with HttpWire(server.ports.http) as web:
         assert web.ask("GET", "/healthz")[0] == 503

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from polymq.metrics.registry import Histogram, make_registry
+from polymq.metrics.registry import distribution, make_registry
 from polymq.pauses import (
     DEPARTED_MAX,
     SETTLE_OBJECTS_MAX,
@@ -171,15 +171,6 @@ def test_what_a_full_collection_left_is_not_worth_another(bench: Bench) -> None:
     assert bench.pauses.full_count == 3
 
 
-def test_values_are_counted_by_their_size() -> None:
-    histogram = Histogram((0.1, 1.0))
-    for value in (0.05, 0.1, 0.5, 7.0):
-        histogram.observe(value)
-    found = histogram.value()
-    assert list(found.counts) == [("0.1", 2), ("1.0", 3), ("+Inf", 4)]
-    assert found.total == pytest.approx(7.65)
-
-
 def test_pauses_and_gaps_are_metrics(bench: Bench) -> None:
     """A collection and a loop that was late."""
     bench.pauses.settle()
@@ -209,5 +200,5 @@ def test_a_gap_is_how_late_the_loop_is() -> None:
         loop.run_forever()
     pauses.stop()
     loop.close()
-    counts = dict(pauses.gaps.value().counts)
+    counts = dict(distribution(pauses.gaps).counts)
     assert (counts["0.005"], counts["0.25"], counts["0.5"]) == (1, 1, 2)
