@@ -42,6 +42,7 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "queue list": ["polymq queue list --sort ready --limit 3"],
     "queue purge": ["polymq queue purge orders --yes"],
     "queue show": ["polymq queue show orders"],
+    "reload": ["polymq reload"],
     "retained clear": ["polymq retained clear 'sensors/old/#' --dry-run"],
     "retained list": ["polymq retained list --filter 'sensors/#'"],
     "serve": [
