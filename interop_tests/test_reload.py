@@ -358,7 +358,7 @@ def test_open_connections_keep_what_they_were_told(
     port = json.loads((server.data_directory / "server.json").read_text())["mqtt_listeners"]["own"]
     large = b"x" * 100_000
     with Mqtt5(port, "old") as old:
-        assert old.told.get("MaximumQoS") is None
+        assert old.properties.get("MaximumQoS") is None
         old.publish("t/before", large)
         listener = {"name": "own", "packet_bytes_max": 50_000}
         configuration.write(**{"mqtt.qos_max": 1, "mqtt.listeners": [listener]})
@@ -366,8 +366,8 @@ def test_open_connections_keep_what_they_were_told(
         for topic in ("t/before", "t/after"):  # known to the server, and new to it
             old.publish(topic, large)
         with Mqtt5(port, "new") as new:
-            assert new.told["MaximumQoS"] == 1
-            assert new.told["MaximumPacketSize"] == 50_000
+            assert new.properties["MaximumQoS"] == 1
+            assert new.properties["MaximumPacketSize"] == 50_000
             new.paho.publish("t/new", b"x", 2)
             assert new.gone.wait(SECONDS)
         with Mqtt5(port, "larger") as larger:
@@ -380,7 +380,7 @@ class Mqtt5:
     """A client of MQTT 5.
 
     Attributes:
-        told: the properties of CONNACK.
+        properties: those of CONNACK.
         gone: its connection has ended.
     """
 
@@ -391,11 +391,11 @@ class Mqtt5:
             protocol=paho.MQTTv5,
             reconnect_on_failure=False,
         )
-        self.told: dict[str, Any] = {}
+        self.properties: dict[str, Any] = {}
         self.gone, came = threading.Event(), threading.Event()
 
         def connected(_c: Any, _u: Any, _f: Any, _code: Any, properties: Any) -> None:
-            self.told = properties.json()
+            self.properties = properties.json()
             came.set()
 
         self.paho.on_connect = connected

@@ -98,7 +98,7 @@ class ServiceManager:
 
     def beat(self) -> None:
         """The event loop runs."""
-        self._send("WATCHDOG=1", is_kept=False)
+        self._send("WATCHDOG=1", may_wait=False)
 
     def close(self) -> None:
         """Send nothing more."""
@@ -106,13 +106,13 @@ class ServiceManager:
             self._socket.close()
             self._socket = None
 
-    def _send(self, text: str, *, is_kept: bool = True) -> None:
+    def _send(self, text: str, *, may_wait: bool = True) -> None:
         if self._socket is None:
             return
         self.send_waiting()
         if not self._waiting and self._is_sent(text):
             return
-        if is_kept:
+        if may_wait:
             self._waiting.append(text)
             self._send_later()
 

@@ -81,8 +81,12 @@ class LdapLogins:
         other = LdapLogins(settings)
 
         def apply() -> None:
+            before = self._threads
             self._settings, self._bind_password = settings, other._bind_password
             self._permissions = other._permissions
+            self.start()  # `calls_max` may be another one
+            if before is not None:
+                before.shutdown(wait=False)
 
         return apply
 

@@ -38,8 +38,9 @@ SWITCHES: Final[Mapping[str, Callable[[Settings], object]]] = {
 are used at all."""
 
 
-def _asked(service: Any) -> tuple[bool, bool]:
-    return bool(service.url), bool(service.amqtt_plugin)
+def _asked(service: Any) -> tuple[bool, ...]:
+    asked = (service.url, service.amqtt_plugin, getattr(service, "ldap_url", ""))
+    return tuple(map(bool, asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ OF_THE_RELOADS = (
         name="ready-lost-in-a-full-socket",
         why="systemd waits for the end of a reload until its timeout",
         path="polymq/service_manager.py",
-        old="        if is_kept:\n",
+        old="        if may_wait:\n",
         new="        if False:\n",
         tests=(MANAGER,),
     ),
