@@ -65,7 +65,7 @@ def install_environment(tree: Path, wheel: Path, python: str) -> None:
     run(python, "-m", "venv", str(home))
     pip = (str(home / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet")
     run(*pip, "install", "--no-compile", f"{wheel}[{EXTRA}]")
-    run(*pip, "uninstall", "--yes", "pip")
+    run(*pip, "uninstall", "--yes", "setuptools", "pip")
     for name in os.listdir(home / "bin"):
         path = home / "bin" / name
         if name != "polymq" and not name.startswith("python"):
