@@ -6,7 +6,8 @@ The package has an environment of its own in /usr/lib/polymq, with PolyMQ and th
 needs, beside units for systemd, a configuration, man pages and completion. It runs with the
 interpreter that it was built with, which has to be the distribution's own (default:
 /usr/bin/python3), and so has to be built on each release of Debian or Ubuntu that it is for. It
-needs dpkg-deb, and the package index for the libraries.
+needs dpkg-deb, which compresses as DPKG_DEB_COMPRESSOR_TYPE says, and the package index for the
+libraries.
 """
 
 from __future__ import annotations
@@ -100,17 +101,17 @@ def install_files(tree: Path, version: str) -> None:
 
 
 def install_what_the_program_writes(tree: Path) -> None:
-    """Man pages and completion, which the installed program makes."""
-    python = str(tree / HOME / "bin/python")
+    """Man pages and completion, which the installed program makes, and not that of this tree."""
+    python = (str(tree / HOME / "bin/python"), "-I")
     pages = tree / "usr/share/man/man1"
-    run(python, str(HERE / "make_man_pages.py"), str(pages))
+    run(*python, str(HERE / "make_man_pages.py"), str(pages))
     for page in sorted(pages.glob("*.1")):
         write_compressed(page.with_name(f"{page.name}.gz"), page.read_bytes())
         page.unlink()
     for shell, path in COMPLETIONS.items():
         script = tree / path
         script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_bytes(run(python, "-m", "polymq", "completion", shell))
+        script.write_bytes(run(*python, "-m", "polymq", "completion", shell))
         script.chmod(0o644)
 
 
