@@ -107,9 +107,17 @@ def test_settings_in_the_documentation_exist() -> None:
 def test_the_documentation_has_all_ports() -> None:
     table = read(INSTALL).partition("## The ports")[2].partition("\n## ")[0]
     found = set(map(int, re.findall(r"\| (\d+)", table)))
-    assert found == {port for pair in default_ports().values() for port in pair} | {
-        Settings().admin.port
-    }
+    settings = Settings()
+    others = {settings.admin.port, settings.api.port}
+    assert found == {port for pair in default_ports().values() for port in pair} | others
+
+
+def test_the_chart_gives_metrics_a_port_of_their_own() -> None:
+    """The proxy is in the pod of the broker."""
+    settings = Settings()
+    port = yaml.safe_load(read(CHART / "values.yaml"))["metrics"]["port"]
+    taken = {one for pair in default_ports().values() for one in pair}
+    assert port not in taken | {settings.admin.port, settings.api.port}
 
 
 def test_the_installed_configuration_is_one() -> None:
