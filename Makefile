@@ -8,8 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN := $(BIN)/python -m
 
 FOLDERS := core_log broker net remoting namesrv replication gateways spark_sink polymq
-CHECKED := polymq examples benchmarks tests interop_tests docs/site
-CHECKED := polymq packaging examples benchmarks tests interop_tests
+CHECKED := polymq packaging examples benchmarks tests interop_tests docs/site
 # Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses 4 --dist worksteal
@@ -20,8 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(FOLDERS) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench reference site clean help
-.PHONY: install wheel deb man demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench clean help
+.PHONY: install wheel deb man demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench reference site clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from polymq import program_version
+from polymq.admin.client import api_path
 from polymq.commands.access import admin_client_of
 from polymq.doctor import examine
 from polymq.errors import ExitCode, Failure
@@ -113,7 +114,7 @@ def parts_of(settings: Settings, log_file: Path | None) -> Iterator[Part]:
     yield Part(name="platform.txt", text=lambda: _platform(settings))
     yield Part(name="settings.toml", text=lambda: render_toml(without_secrets(settings)))
     yield Part(name="health.json", text=lambda: _indented(_answer(settings, "/health")))
-    yield Part(name="store.json", text=lambda: _indented(_answer(settings, "/store")))
+    yield Part(name="store.json", text=lambda: _indented(_answer(settings, api_path("store"))))
     yield Part(name="metrics.txt", text=lambda: _answer(settings, "/metrics"))
     yield Part(name="log.txt", text=lambda: _end_of_log(settings, log_file))
 

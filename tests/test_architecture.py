@@ -34,8 +34,15 @@ LINKED = frozenset(
 """Folders that the package `polymq` has links to: their modules are imported as its own."""
 BARE = "(without polymq.) "
 """Before the name of a module of theirs that is imported as if its folder were a package."""
-OURS = LINKED | {"polymq", "interop_tests", "tests", "examples", "benchmarks", "docs"}
-OURS = LINKED | {"polymq", "interop_tests", "tests", "examples", "benchmarks", "packaging"}
+OURS = LINKED | {
+    "polymq",
+    "interop_tests",
+    "tests",
+    "examples",
+    "benchmarks",
+    "docs",
+    "packaging",
+}
 
 GATEWAY = frozenset({"broker.port", "net", "core_log.kernels.batch"})
 

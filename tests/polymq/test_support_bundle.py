@@ -36,6 +36,7 @@ FILES = {
     "jwt.secret_file",
     "login_service.amqtt_config_file",
     "login_service.header_file",
+    "login_service.ldap_bind_password_file",
     "mqtt.bridges.password_file",
     "mqtt.bridges.tls_key",
     "mqtt.listeners.tls_key",
@@ -46,7 +47,7 @@ FILES = {
     "tls.key",
 }
 """The settings that name files which are not to be told."""
-URLS = {"jwt.jwks_url", "login_service.url", "permission_service.url"}
+URLS = {"jwt.jwks_url", "login_service.ldap_url", "login_service.url", "permission_service.url"}
 """Those that may have a key behind their question mark."""
 
 
