@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN := $(BIN)/python -m
 
 FOLDERS := core_log broker net remoting namesrv replication gateways spark_sink polymq
-CHECKED := polymq examples benchmarks tests interop_tests docs/site
+CHECKED := polymq packaging examples benchmarks tests interop_tests docs/site
 # Four processes of tests, also on two processors: many wait for servers and Java machines.
 # For a debugger: make test PARALLEL= TESTS="--pdb tests/broker".
 PARALLEL := --numprocesses 4 --dist worksteal
@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BUILD_INPUTS := pyproject.toml setup.py $(shell find $(FOLDERS) -path '*/kernels/*' \( -name '*.pyx' -o -name '*.pxd' -o -name '*.py' \))
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench reference site clean help
+.PHONY: install wheel deb man demo test test-all coverage crash fuzz kills replica-kills model sabotage check run bench reference site clean help
 
 help:  ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,9 +58,23 @@ $(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
 	@echo "Installing what the documentation site is built with: about 60 MB."
 	$(PIP) install --editable '.[docs]'
 	@touch $@
+$(VENV)/.installed-packaging: $(BUILD_INPUTS) | $(BIN)/python
+	@echo "Installing PolyMQ with what packages are built with. $(COMPILING)"
+	$(PIP) install --editable '.[packaging]'
+	@touch $@ $(VENV)/.installed
 
 install: $(VENV)/.installed  ## Install PolyMQ into .venv (editable).
 	@$(BIN)/polymq doctor --brief
+
+wheel: $(VENV)/.installed-packaging  ## Build the source distribution and a wheel, and try the wheel, in dist (needs a C compiler).
+	$(BIN)/python packaging/build_wheels.py $(WHEEL)
+
+deb: $(VENV)/.installed-packaging  ## Build the Debian package for this release, in dist (needs python3-venv, python3-dev and a C compiler).
+	$(BIN)/python packaging/build_wheels.py --python /usr/bin/python3
+	$(BIN)/python packaging/build_deb.py "$$(ls -t dist/polymq-*-$$(/usr/bin/python3 -c 'import sys; print("cp{}{}".format(*sys.version_info))')-*.whl | head -n 1)"
+
+man: $(VENV)/.installed  ## Write the man pages, in dist/man.
+	$(BIN)/python packaging/make_man_pages.py dist/man
 
 demo: $(VENV)/.installed-demo  ## Every protocol to every protocol, a crash, a failover, and Parquet (about a minute).
 	@$(RUN) examples.demo
@@ -113,6 +127,7 @@ site: $(VENV)/.installed-docs reference  ## Build the documentation site into bu
 	@echo "The site is in build/site: open build/site/index.html."
 
 clean:  ## Remove what was built (not ./data).
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist wheelhouse *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(FOLDERS) -name '*.so' -delete
 	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev $(VENV)/.installed-fuzz $(VENV)/.installed-docs
+	rm -f $(VENV)/.installed $(VENV)/.installed-packaging $(VENV)/.installed-demo $(VENV)/.installed-dev $(VENV)/.installed-fuzz

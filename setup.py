@@ -1,8 +1,9 @@
 """Builds the compiled kernels where that is possible; everything else stands in pyproject.toml.
 
 Each kernel has a form in plain Python (`polymq/kernel_forms.py`), so a machine without a C compiler
-(or without Python's headers) still gets a whole installation: slower, otherwise equal. The build
-never looks at the processor that it runs on; special instructions are chosen at run time.
+(or without Python's headers) still gets a whole installation: slower, otherwise equal. With
+`POLYMQ_KERNELS=compiled` the build fails instead, as the builds of wheels want it. The build never
+looks at the processor that it runs on; special instructions are chosen at run time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT / "polymq"
 BUILT = Path("build/cython")
+IS_DEMANDED = os.environ.get("POLYMQ_KERNELS") == "compiled"
+"""Whether a kernel that cannot be compiled is an error."""
 PROBE = "#include <Python.h>\nint main(void) { return PY_MAJOR_VERSION - 3; }\n"
 
 
@@ -82,6 +85,8 @@ def is_outdated(sources: Iterable[Path], declarations: Iterable[Path]) -> bool:
 def stay_in_python(sources: dict[str, Path], reason: str) -> list[Extension]:
     """No extensions. Kernels that an earlier build left in the tree belong to older source: an
     editable installation would go on using them, so they go."""
+    if IS_DEMANDED:
+        sys.exit(f"polymq: POLYMQ_KERNELS is 'compiled', but {reason}")
     note(f"{reason}: the kernels stay in plain Python (slower, otherwise equal).")
     if {"editable_wheel", "build_ext", "develop"} & set(sys.argv):
         for name in sources:
@@ -108,7 +113,7 @@ def kernel_extensions() -> list[Extension]:
             name,
             [str(source)],
             extra_compile_args=["-O3"],
-            optional=True,
+            optional=not IS_DEMANDED,
             depends=[str(path) for path in declarations],
         )
         for name, source in sources.items()
@@ -138,6 +143,8 @@ class BuildKernels(build_ext):
         try:
             super().build_extension(ext)
         except (CCompilerError, DistutilsError, OSError) as error:
+            if IS_DEMANDED:
+                raise
             note(f"{ext.name} could not be compiled and stays in plain Python: {error}")
 
 

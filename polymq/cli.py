@@ -43,6 +43,8 @@ ELSEWHERE: Final = {
     "config": "polymq.commands.config",
     "console": "polymq.commands.console",
     "reload": "polymq.commands.reload",
+    "health": "polymq.commands.health",
+    "completion": "polymq.commands.completion",
 }
 """Commands that stand in other modules, which are imported when the command is used."""
 
@@ -150,13 +152,35 @@ def namesrv(ready_file: Path | None, **options: Any) -> int:
 @click.option(
     "--brief", is_flag=True, help="Print only two lines: what is installed, and what to do next."
 )
-def doctor(brief: bool, **options: Any) -> int:
+@click.option(
+    "--bundle",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="FILE",
+    help="Write a tar.gz for support to this file, which must not exist; - for standard output.",
+)
+@click.option(
+    "--log-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Log of the server, whose end is for --bundle. Default: where the running server logs to, "
+    "if that is a file.",
+)
+def doctor(brief: bool, bundle: Path | None, log_file: Path | None, **options: Any) -> int:
     """Check whether this machine can run a server.
 
     The command checks Python, the compiled kernels, Java (which only the Parquet sink needs), the
     data directory, how fast its disk syncs, and whether the ports are free. The exit code is 1 if
     something would keep a server from starting.
+
+    With --bundle, the findings go to a file, with the settings without their secrets, versions, the
+    platform and its limits, and of a running server its health, its metrics, its store report and
+    the end of its log. Look through the file before you send it: the log names users, clients and
+    addresses.
     """
+    if bundle is not None:
+        from polymq.support_bundle import write_bundle
+
+        write_bundle(settings_from(options), bundle, log_file=log_file)
+        return ExitCode.OK
     from polymq.doctor import Status, brief_lines, examine
 
     if brief:

@@ -34,7 +34,15 @@ LINKED = frozenset(
 """Folders that the package `polymq` has links to: their modules are imported as its own."""
 BARE = "(without polymq.) "
 """Before the name of a module of theirs that is imported as if its folder were a package."""
-OURS = LINKED | {"polymq", "interop_tests", "tests", "examples", "benchmarks", "docs"}
+OURS = LINKED | {
+    "polymq",
+    "interop_tests",
+    "tests",
+    "examples",
+    "benchmarks",
+    "docs",
+    "packaging",
+}
 
 GATEWAY = frozenset({"broker.port", "net", "core_log.kernels.batch"})
 
@@ -55,6 +63,7 @@ TABLE: dict[str, frozenset[str]] = {
     "examples": frozenset({"polymq.client", "remoting", "spark_sink", "*third-party*"}),
     "interop_tests": frozenset({"*third-party*"}),
     "docs": frozenset({"polymq.cli", "click", "sphinx"}),
+    "packaging": frozenset({"polymq", "click"}),
 }
 
 # Files that may import more than their folder: drivers and adapters, one file each.

@@ -30,6 +30,7 @@ FOLDERS = (
     "examples",
     "benchmarks",
     "docs",
+    "packaging",
 )
 
 LINE_COLUMNS_MAX = 100

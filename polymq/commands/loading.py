@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LoadingGroup(click.Group):
@@ -37,3 +38,16 @@ class LoadingGroup(click.Group):
             self.add_command(command)
             return command
         return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What may stand here: names of commands, and options. Nothing is imported for it, so only
+        commands that are imported anyway come with a summary: who presses Tab waits."""
+        found = [
+            CompletionItem(
+                name,
+                help=self.commands[name].get_short_help_str() if name in self.commands else None,
+            )
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
