@@ -13,10 +13,8 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from polymq.admin.backups import BackupHandlers
@@ -31,9 +29,7 @@ from polymq.admin.server import AdminServer
 from polymq.broker import errors as broker_errors
 from polymq.broker.engine import Engine
 from polymq.broker.state.database import StateDb
-from polymq.checks import check_all
 from polymq.core_log.errors import StoreError, is_full
-from polymq.core_log.files import Files, RealFiles
 from polymq.core_log.store import Store
 from polymq.descriptors import (
     connection_budget,
@@ -77,15 +73,13 @@ from polymq.reloading.applying import Running, prepare
 from polymq.reloading.reloader import Reloader
 from polymq.remoting.compression import plain_body
 from polymq.replicating import Replication, promoted_value
-from polymq.replication_memory import STORE_DIRECTORY, above_term, refusal
-from polymq.segment_size import say_size
 from polymq.servers import (
     LISTENERS,
     GatewayServer,
     ManyPorts,
 )
 from polymq.settings import Settings, is_loopback
-from polymq.store_opening import advice, check_is_whole, code_of, store_settings_of
+from polymq.store_opening import code_of
 from polymq.store_report import store_probes
 from polymq.sys_figures import ServerTopics, make_sys_topics
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
@@ -101,59 +95,6 @@ NAME_BYTES: Final = 16
 def random_name() -> str:
     """A name that nobody guesses."""
     return secrets.token_urlsafe(NAME_BYTES)
-
-
-def open_store(settings: Settings, *, files: Files | None = None) -> Store:
-    """Open the log, recover it if the last server did not close it. Raises Failure.
-
-    Args:
-        files: the way to the disk; the operating system's by default.
-    """
-    directory = settings.server.data_directory
-    check_all(settings)
-    try:
-        files = files or RealFiles()
-        _make_directory(directory)
-        check_is_whole(directory)
-        store_settings = store_settings_of(settings, files)
-        if not (directory / STORE_DIRECTORY).exists():
-            say_size(store_settings.segment_bytes, files.space(str(directory))[0])
-        store = Store.open(
-            str(directory / STORE_DIRECTORY),
-            files=files,
-            clock_ms=clock_ms,
-            settings=store_settings,
-            follows=refusal(settings),
-            above_term=above_term(settings),
-        )
-    except OSError as error:
-        path = error.filename or directory
-        text = f"the data directory {path} cannot be written: {error.strerror or error}"
-        raise Failure(ExitCode.CANNOT_CREATE, text) from error
-    except StoreError as error:
-        raise Failure(code_of(error), advice(error, directory)) from error
-    report = store.recovery
-    tell = logger("polymq").info if report.clean else logger("polymq").warning
-    found = {field.name: getattr(report, field.name) for field in fields(report)}
-    rebuilt = found.pop("rebuilt")
-    if not report.cut_bytes:
-        del found["cut_reason"]
-    tell(
-        "log opened" if report.clean else "log recovered: the last server did not close it",
-        epoch=store.epoch,
-        rebuilt_queues=len(rebuilt),
-        **{name: value for name, value in found.items() if value not in ("", (), None)},
-    )
-    return store
-
-
-def _make_directory(directory: Path) -> None:
-    """Make the data directory, if it is not there. Raises Failure, OSError."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileExistsError as error:
-        text = f"the data directory {directory} is a file: remove it, or choose another name"
-        raise Failure(ExitCode.CANNOT_CREATE, text) from error
 
 
 class Node:

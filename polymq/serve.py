@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import uvloop
 
-from polymq.compose import Node, open_store
+from polymq.compose import Node
 from polymq.core_log.cutting import cut_log
 from polymq.core_log.errors import StorageFull, StoreError, is_full, is_short
 from polymq.core_log.files import RealFiles
@@ -30,6 +30,7 @@ from polymq.errors import ExitCode, Failure
 from polymq.held_ports import reserve_ports, socket_hosts
 from polymq.inherited_sockets import InheritedSockets, inherit_sockets
 from polymq.logs import configure_logs, logger
+from polymq.open_store import open_store
 from polymq.pauses import collect_role, loading
 from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.promotion import check_promotion

@@ -19,10 +19,11 @@ from typing import Any, TypeVar
 import uvloop
 
 from polymq.admin.operator_token import read_token
-from polymq.compose import Node, open_store
+from polymq.compose import Node
 from polymq.core_log.errors import StoreError
 from polymq.core_log.files import Files, RealFiles
 from polymq.core_log.store import Store
+from polymq.open_store import open_store
 from polymq.ports import Ports
 from polymq.settings import Settings, load_settings
 from tests.harness.files import FailingFiles, HeldFiles, WrappedFiles

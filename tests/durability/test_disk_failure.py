@@ -11,8 +11,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from polymq.compose import open_store
 from polymq.errors import ExitCode, Failure
+from polymq.open_store import open_store
 from tests.durability import mqtt_packets as mqtt
 from tests.durability.clients import (
     HOST,

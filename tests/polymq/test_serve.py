@@ -20,10 +20,11 @@ import pytest
 import structlog
 
 from polymq import compose
-from polymq.compose import Node, open_store
+from polymq.compose import Node
 from polymq.core_log.files import RealFiles
 from polymq.descriptors import raise_open_files
 from polymq.errors import ExitCode, Failure
+from polymq.open_store import open_store
 from polymq.ports import Ports
 from polymq.serve import run_server
 from polymq.settings import Settings, load_settings

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from polymq.compose import open_store
 from polymq.core_log.epochs import term_of
 from polymq.core_log.files import RealFiles
+from polymq.open_store import open_store
 from polymq.replicating import Replication, Turn
 from polymq.replication_memory import Memory, above_term, fenced, recall, refusal, remember
 from polymq.settings import Settings

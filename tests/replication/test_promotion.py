@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from polymq.acknowledging import Acknowledging
-from polymq.compose import open_store
 from polymq.core_log.acknowledged import EVERYTHING
 from polymq.core_log.files import RealFiles
 from polymq.errors import Failure
 from polymq.net.connection import Context
+from polymq.open_store import open_store
 from polymq.promotion import Copy, check_promotion, objections
 from polymq.replication.server import ReplicationServer
 from polymq.replication_memory import Memory, remember

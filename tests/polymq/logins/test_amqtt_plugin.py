@@ -17,10 +17,10 @@ import pytest
 from polymq.broker.accounts.login_answers import Question, Verdict
 from polymq.broker.accounts.service_answers import Result
 from polymq.broker.port import Origin
-from polymq.compose import open_store
 from polymq.errors import Failure
 from polymq.login_settings import LoginServiceSettings
 from polymq.logins.amqtt_plugin import LEFT_MAX_FACTOR, PAUSE_SECONDS, AmqttLoginPlugin
+from polymq.open_store import open_store
 from polymq.settings import ServerSettings, Settings
 
 Base: Any = pytest.importorskip(

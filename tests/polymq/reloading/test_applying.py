@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from polymq.compose import Node, open_store
+from polymq.compose import Node
 from polymq.errors import ExitCode, Failure
 from polymq.listener_settings import MqttListener
 from polymq.log_limits import LineLimit
 from polymq.logs import configure_logs
 from polymq.mqtt_listeners import owner_of
+from polymq.open_store import open_store
 from polymq.reloading.changes import APPLIED, Change
 from polymq.reloading.reloader import Reloader
 from polymq.service_manager import ServiceManager
