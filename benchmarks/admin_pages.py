@@ -6,7 +6,7 @@ the event loop at once.
 In one process, without HTTP: an engine over a store in a temporary directory. Times are those of
 the processor (`time.thread_time`), so other programs on the machine hardly matter. A slice is what
 runs between two steps of an answer: the loop serves clients after at most the slice and
-`admin.steps.SLICE_SECONDS`.
+`steps.SLICE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Watch:
         self.longest = 0.0
 
     async def in_steps(self, steps: Generator[Any, Any, Any], _reading: object = None) -> Any:
-        """In place of `polymq.admin.steps.in_steps`."""
+        """In place of `polymq.steps.in_steps`."""
         while True:
             begin = thread_time()
             try:

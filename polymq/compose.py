@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from polymq.admin.backups import BackupHandlers
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX
-from polymq.admin.exposition import Exposition, Survey
 from polymq.admin.health import Health
 from polymq.admin.monitoring import MONITORS_MAX, MonitoringServer
 from polymq.admin.mqtt_names import MqttNames
@@ -43,6 +42,7 @@ from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
 from polymq.logs import logger, suppressed_lines
+from polymq.metrics.exposition import Exposition, Survey
 from polymq.metrics.http import http_probes, webhook_names
 from polymq.metrics.log import log_probes
 from polymq.metrics.logins import login_probes

@@ -9,10 +9,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, runtime_checkable
 
-from polymq.admin.exposition import Exposition, metrics_route
 from polymq.broker.admission.connections import ConnectionSettings
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
+from polymq.metrics.exposition import Exposition, metrics_route
 from polymq.net.connection import Context
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource

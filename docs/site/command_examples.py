@@ -15,6 +15,8 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "broker follow": ["polymq broker follow", "polymq broker follow --force"],
     "broker promote": ["polymq broker promote"],
     "broker status": ["polymq broker status"],
+    "completion": ["polymq completion fish"],
+    "health": ["polymq health"],
     "console": [
         "polymq console",
         "polymq console --url https://broker.example.com:9465 --ca ca.pem",

@@ -47,6 +47,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/parquet",
     ],
     "Operations": [
+        "docs/install",
         "docs/sizing",
         "docs/performance",
         "docs/scale",

@@ -13,10 +13,10 @@ from polymq.admin.commits import Committed
 from polymq.admin.mqtt_clients import is_within
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit, bans
 from polymq.broker.accounts.bans import ADDRESS, CLIENT, normal_value, parse_network
 from polymq.broker.engine import Engine
+from polymq.steps import in_steps
 
 LOOKED_AT_ONCE: Final = 256
 """Connections that are compared with a new ban in one step, some microseconds each."""

@@ -8,9 +8,9 @@ from typing import Literal
 from polymq import program_version
 from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Given, Group, Operation, Value
-from polymq.admin.steps import in_steps
 from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
 from polymq.kernel_forms import kernel_forms
+from polymq.steps import in_steps
 
 NAMES_AT_ONCE = 1_000
 """Names of queues that one step looks at."""

@@ -12,8 +12,8 @@ from typing import Final
 from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.engine import Engine
+from polymq.steps import in_steps
 
 Used = Callable[[Engine], float]
 

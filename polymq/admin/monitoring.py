@@ -19,7 +19,6 @@ from aiohttp import web
 
 from polymq.admin.access import principal_of
 from polymq.admin.connections import AdminConnection
-from polymq.admin.exposition import Exposition, metrics_route
 from polymq.admin.health import HEALTH_PATHS, Health
 from polymq.admin.responses import Handler, refuse_unknown, translate
 from polymq.broker.accounts.users import Users
@@ -27,6 +26,7 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import BrokerPort
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
+from polymq.metrics.exposition import Exposition, metrics_route
 from polymq.net.budget import Share
 from polymq.net.listener import bind, explain
 from polymq.net.loop_server import LoopServer

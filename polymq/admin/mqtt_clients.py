@@ -15,12 +15,12 @@ from polymq.admin.mqtt_sessions import (
 )
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import parse_address, parse_network
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import ConnectedClient
+from polymq.steps import in_steps
 
 
 class MqttClient(SessionFigures, kw_only=True):

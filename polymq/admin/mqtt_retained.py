@@ -17,12 +17,12 @@ from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import PAGE_DEFAULT, PAGE_MAX
 from polymq.admin.records import RECORDS, fetch_record
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Address, Position
 from polymq.broker.topics.retained import position_of, size_of
+from polymq.steps import in_steps
 
 CLEARED_AT_ONCE: Final = 256
 """Retained messages that one record of the log clears."""

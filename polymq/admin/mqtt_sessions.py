@@ -9,7 +9,6 @@ from polymq.admin.commits import Committed
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
@@ -19,6 +18,7 @@ from polymq.broker.sessions.inspection import (
     waiting_count,
 )
 from polymq.broker.sessions.session import MqttSession
+from polymq.steps import in_steps
 
 STEP_SESSIONS: Final = 100
 """Sessions whose numbers are looked at in one step: each has some subscriptions."""

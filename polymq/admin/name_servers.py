@@ -5,8 +5,8 @@ from __future__ import annotations
 from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.remoting.registrar import ServerState
+from polymq.steps import in_steps
 
 
 class NameServer(Value):

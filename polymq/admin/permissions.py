@@ -8,7 +8,6 @@ from typing import Final, Literal
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.permissions import (
     EXACT,
@@ -22,6 +21,7 @@ from polymq.broker.accounts.permissions import (
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Position
+from polymq.steps import in_steps
 
 ActionName = Literal["publish", "subscribe", "create", "monitor", "operate", "admin"]
 EffectName = Literal["allow", "deny"]

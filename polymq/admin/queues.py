@@ -8,13 +8,13 @@ from typing import Any, Final, Literal
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.named_queues.inspection import inspect_backlog, unacknowledged_count
 from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
+from polymq.steps import in_steps
 
 BINDINGS_MAX: Final = 1_000
 """Bindings of one queue that are shown."""

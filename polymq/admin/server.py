@@ -29,7 +29,6 @@ from polymq.admin.access import Access
 from polymq.admin.api import api_routes
 from polymq.admin.commits import Commits
 from polymq.admin.connections import AdminConnection, problem
-from polymq.admin.exposition import Exposition, metrics_route
 from polymq.admin.groups import all_groups
 from polymq.admin.health import Health
 from polymq.admin.mqtt_names import MqttNames
@@ -39,6 +38,7 @@ from polymq.admin.trace import TraceHandlers
 from polymq.broker.port import Reason, Refused
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
+from polymq.metrics.exposition import Exposition, metrics_route
 from polymq.net.budget import Share
 from polymq.net.listener import bind, explain
 from polymq.net.loop_server import LoopServer

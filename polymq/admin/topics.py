@@ -10,13 +10,13 @@ import msgspec
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Group, Made, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.names import QUEUES_TOPIC
 from polymq.broker.port import TopicInfo, display_name, parse_display_name
 from polymq.broker.topics.topic import Topic as BrokerTopic
+from polymq.steps import in_steps
 
 QUEUES_MAX: Final = 1024
 """Of one topic: more readers in parallel than any group has."""

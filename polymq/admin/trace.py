@@ -25,7 +25,6 @@ from polymq.admin.mqtt_clients import is_within
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import parse_network
 from polymq.broker.engine import Engine
@@ -33,6 +32,7 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import REST, ConnectedClient
 from polymq.gateways.mqtt.packet_lines import PAYLOAD_MAX, PacketLines
 from polymq.gateways.mqtt.topic_filters import matches
+from polymq.steps import in_steps
 
 TRACES_MAX: Final = 8
 """At a time."""

@@ -17,13 +17,13 @@ from msgspec import UNSET, UnsetType
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.steps import in_steps
 from polymq.broker.accounts import access_keys, audit, passwords, quotas
 from polymq.broker.accounts.passwords import SALT_BYTES
 from polymq.broker.accounts.user import User as BrokerUser
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import Position
+from polymq.steps import in_steps
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 """Of a quota: what JSON numbers hold exactly."""

@@ -5,7 +5,7 @@ Rules:
 * A *reader* is what takes messages once: an AMQP queue, a named subscription of HTTP (a webhook or
   a pull subscription), a persistent MQTT session, a shared subscription, or a consumer group of
   RocketMQ in one topic.
-* Each scrape looks at all of them, in steps (`admin/exposition.py`). Nothing is counted meanwhile.
+* Each scrape looks at all of them, in steps (`exposition.py`). Nothing is counted meanwhile.
 * How old a message is, is in its queue's entry, in memory for what is new. What has to be read from
   the disk is read for `READS_MAX` messages of each scrape, and remembered as long as its reader
   stands there. Readers for which that was not enough are counted, and their age is known after one
@@ -129,7 +129,7 @@ class Found:
 
 
 class ReaderSurvey:
-    """Looks at all readers. A `Survey` of `admin/exposition.py`.
+    """Looks at all readers. A `Survey` of `exposition.py`.
 
     Args:
         webhooks: the names of the subscriptions that have a sink.

@@ -17,7 +17,7 @@ AT_ONCE: Final = 256
 
 
 class TopicSurvey:
-    """Looks at all topics. A `Survey` of `admin/exposition.py`.
+    """Looks at all topics. A `Survey` of `exposition.py`.
 
     Args:
         shown_max: how many topics are shown by themselves; 0: none.

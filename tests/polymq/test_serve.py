@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import structlog
 
-from polymq import compose
 from polymq.compose import Node
 from polymq.core_log.files import RealFiles
 from polymq.descriptors import raise_open_files
@@ -48,7 +47,7 @@ def settings(tmp_path: Path) -> Settings:
 def files(monkeypatch: pytest.MonkeyPatch) -> FailingFiles:
     """The disk of the servers of this test."""
     failing = FailingFiles(RealFiles())
-    monkeypatch.setattr(compose, "RealFiles", lambda: failing)
+    monkeypatch.setattr("polymq.open_store.RealFiles", lambda: failing)
     return failing
 
 

@@ -231,8 +231,8 @@ OF_THE_BOUNDS = (
     Sabotage(
         name="subscriptions-setting-ignored",
         why="a bridge with more topic filters than the default is refused, whatever is configured",
-        path="polymq/compose.py",
-        old="                subscriptions_per_session_max=settings.mqtt.subscriptions_max,\n",
+        path="polymq/engine_settings.py",
+        old="            subscriptions_per_session_max=mqtt.subscriptions_max,\n",
         new="",
         tests=("interop_tests/test_limits_as_settings.py",),
     ),

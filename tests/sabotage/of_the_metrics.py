@@ -6,7 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 READERS = "tests/polymq/metrics/test_readers.py"
 TOPICS = "tests/polymq/metrics/test_topics.py"
-EXPOSITION = "tests/polymq/admin/test_exposition.py"
+EXPOSITION = "tests/polymq/metrics/test_exposition.py"
 HEALTH = "tests/polymq/admin/test_health.py"
 LATENCIES = "tests/broker/test_latencies.py"
 LISTENER = "interop_tests/test_monitoring.py"
@@ -32,7 +32,7 @@ OF_THE_METRICS = (
     Sabotage(
         name="each-monitor-has-its-own-answer",
         why="ten monitors cost ten times as much",
-        path="polymq/admin/exposition.py",
+        path="polymq/metrics/exposition.py",
         old="        if task is None:\n",
         new="        if task is None or task:\n",
         tests=(EXPOSITION,),
@@ -40,7 +40,7 @@ OF_THE_METRICS = (
     Sabotage(
         name="a-monitor-that-goes-takes-the-answer",
         why="a monitor whose time is up leaves the others without metrics",
-        path="polymq/admin/exposition.py",
+        path="polymq/metrics/exposition.py",
         old="        return await asyncio.shield(task)",
         new="        return await task",
         tests=(EXPOSITION,),

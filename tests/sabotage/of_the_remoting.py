@@ -144,8 +144,8 @@ OF_THE_REMOTING = (
         name="rocketmq-tls-leads-to-plain",
         why="clients that came with TLS are sent to the port without, where nobody hears them",
         path="gateways/rocketmq/server.py",
-        old="        return await self._listen(host, port, tls, advertised)\n",
-        new="        return await self._listen(host, port, tls, self._advertise)\n",
+        old="        return await self._listen(host, port, tls, advertised, sockets)\n",
+        new="        return await self._listen(host, port, tls, self._advertise, sockets)\n",
         tests=_SERVER,
     ),
     Sabotage(

@@ -325,8 +325,8 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="session-limit-ignored",
         why="sessions have no bound, whatever is configured",
-        path="polymq/compose.py",
-        old="                waiting_max=settings.mqtt.session_queue_max,\n",
+        path="polymq/engine_settings.py",
+        old="            waiting_max=mqtt.session_queue_max,\n",
         new="",
         tests=("interop_tests/test_mqtt_session_limits.py",),
     ),

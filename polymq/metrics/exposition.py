@@ -18,9 +18,9 @@ import prometheus_client
 from aiohttp import web
 from prometheus_client.core import Metric
 
-from polymq.admin.steps import in_steps
 from polymq.broker.messages.readers import Reading
 from polymq.metrics.registry import Probe, metric_of
+from polymq.steps import in_steps
 
 SAMPLES_AT_ONCE: Final = 100
 """Series that are rendered in one step: some 300 us."""

@@ -10,9 +10,9 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from polymq.admin import steps
-from polymq.admin.exposition import SAMPLES_AT_ONCE, Exposition, Steps
+from polymq import steps
 from polymq.core_log.durations import Durations
+from polymq.metrics.exposition import SAMPLES_AT_ONCE, Exposition, Steps
 from polymq.metrics.registry import Probe, counter, gauge, histogram, make_registry
 
 SLICE_MAX = 0.005
