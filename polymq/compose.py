@@ -12,10 +12,10 @@ import asyncio
 import random
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from polymq.admin.backups import BackupHandlers
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX
@@ -87,6 +87,9 @@ from polymq.tls_files import TlsFiles, TlsWatch
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
+if TYPE_CHECKING:
+    from polymq.management.server import ManagementServer
+
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16
 """Randomness in names that the server makes up: nobody guesses another client's queue."""
@@ -120,6 +123,7 @@ class Node:
         self._reloader = reloader
         self._replication_sockets = replication_sockets
         self._admin: AdminServer | None = None
+        self._management: ManagementServer | None = None
         self._settings = settings
         self._store = store
         self._budget = budget or connection_budget(open_files_max())
@@ -396,6 +400,8 @@ class Node:
         ports["admin"] = None
         if settings.admin.enabled:
             ports |= await self._open_admin(exposition, backups)
+        if settings.management.enabled:
+            ports["management"] = await self._open_management(ports)
         return ports
 
     async def _open_listener(
@@ -524,6 +530,24 @@ class Node:
             ports["api"] = await admin.start_remote(host, api.port, tls, take("api"))
         return ports
 
+    async def _open_management(self, ports: Mapping[str, int | None]) -> int:
+        """Open the listener for RabbitMQ's tools."""
+        from polymq.management.compose import open_management  # noqa: PLC0415  (few open it)
+
+        server, port = await open_management(
+            self._settings,
+            self._engine,
+            self._budget,
+            ports=ports,
+            tls=self._tls_files.source(self._settings.tls, HTTP_PROTOCOLS),
+            sockets=self._inherited.take("management"),
+            health=lambda: str(self._health()["status"]),
+            connections=self._client_connections,
+        )
+        self._management = server
+        self._stack.append(server.stop)
+        return port
+
     async def _close_admin(self) -> None:
         """Close the operator's listener; while somebody waits for a promotion, `leave` does
         that."""
@@ -636,6 +660,8 @@ class Node:
             found["admin"] = (self._admin.roster,)
         if self._monitoring is not None:
             found["metrics"] = (self._monitoring.roster,)
+        if self._management is not None:
+            found["management"] = (self._management.roster,)
         if self._name_server is not None:
             found["names"] = self._name_server.rosters
         if self.replication.rosters:
