@@ -43,6 +43,7 @@ from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
 from polymq.logs import logger, suppressed_lines
+from polymq.management.import_group import import_group
 from polymq.metrics.http import http_probes, webhook_names
 from polymq.metrics.log import log_probes
 from polymq.metrics.logins import login_probes
@@ -514,6 +515,7 @@ class Node:
             exposition=exposition,
             health=self._health,
             probes=self._probed,
+            more=[import_group(self._engine)],
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
             connections=self._client_connections,
         )

@@ -15,9 +15,11 @@ from polymq.management.bindings import BindingHandlers
 from polymq.management.callers import Callers
 from polymq.management.clients import ClientHandlers
 from polymq.management.context import Context, Listener, Node
+from polymq.management.definitions import DefinitionHandlers
 from polymq.management.exchanges import ExchangeHandlers
 from polymq.management.figures import Rates
 from polymq.management.health import HealthHandlers
+from polymq.management.messages import MessageHandlers
 from polymq.management.overview import OverviewHandlers
 from polymq.management.permissions import PermissionHandlers
 from polymq.management.queues import QueueHandlers
@@ -57,14 +59,18 @@ def make_routes(engine: Engine, node: Node) -> list[Route]:
     context = Context(
         engine=engine, commits=Commits(engine), rates=Rates(time.monotonic), node=node
     )
+    users, permissions = UserHandlers(context), PermissionHandlers(context)
+    bindings = BindingHandlers(context)
     parts = (
         OverviewHandlers(context),
         QueueHandlers(context),
         ExchangeHandlers(context),
-        BindingHandlers(context),
+        bindings,
+        MessageHandlers(context),
         ClientHandlers(context),
-        UserHandlers(context),
-        PermissionHandlers(context),
+        users,
+        permissions,
+        DefinitionHandlers(context, users, permissions, bindings),
         HealthHandlers(context),
     )
     return [*absent_routes(), *(route for part in parts for route in part.routes())]

@@ -61,13 +61,11 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """The broker, and what is remembered of it here."""
+class Broker:
+    """The broker that is changed."""
 
     engine: Engine
     commits: Commits
-    rates: Rates
-    node: Node
 
     @property
     def committed(self) -> Callable[[Any], Awaitable[None]]:
@@ -77,6 +75,14 @@ class Context:
     async def pause(self) -> None:
         """Let others have their turn."""
         await asyncio.sleep(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(Broker):
+    """The broker, and what is remembered of it here."""
+
+    rates: Rates
+    node: Node
 
     def queue(self, call: Call) -> NamedQueue:
         """The queue that a path names. Raises Problem: there is none that the caller may see."""

@@ -132,6 +132,30 @@ def write_list(items: Items, wanted: Wanted) -> Steps:
     yield b"]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """A JSON object with values and lists.
+
+    Attributes:
+        head: the values by name.
+        lists: the lists by name.
+    """
+
+    head: Row
+    lists: Mapping[str, Items]
+
+
+def write_sections(sections: Sections) -> Steps:
+    """The JSON text of an object with lists, in parts."""
+    yield encode(sections.head)[:-1]
+    separator = b"," if sections.head else b""
+    for name, items in sections.lists.items():
+        yield separator + encode(name) + b":"
+        yield from write_list(items, Wanted())
+        separator = b","
+    yield b"}"
+
+
 def _skip(entries: Iterator[Entry], count: int) -> Generator[None, None, None]:
     while count > 0:
         for _ in islice(entries, min(count, STEP_ENTRIES)):

@@ -61,7 +61,7 @@ class OverviewHandlers:
             Route("GET", "/nodes/{name}", monitoring, self._show_node),
             Route("GET", "/nodes/{name}/memory", monitoring, self._memory),
             Route("GET", "/vhosts", rank, self._vhosts),
-            Route("GET", "/vhosts/{vhost}", rank, self._show_vhost),
+            Route("GET", "/vhosts/{name}", rank, self._show_vhost),
             Route("PUT", "/vhosts/{name}", Rank.ADMINISTRATOR, self._make_vhost),
             Route("DELETE", "/vhosts/{name}", Rank.ADMINISTRATOR, self._delete_vhost),
             Route("POST", "/vhosts/{vhost}/start/{node}", Rank.ADMINISTRATOR, self._start_vhost),
@@ -232,7 +232,9 @@ class OverviewHandlers:
     async def _vhosts(self, _call: Call) -> Items:
         return Items(entries=[await self._vhost_row()], row=_itself, name=_name_of)
 
-    async def _show_vhost(self, _call: Call) -> Mapping[str, Any]:
+    async def _show_vhost(self, call: Call) -> Mapping[str, Any]:
+        if call.names["name"] != VHOST:
+            raise missing()
         return await self._vhost_row()
 
     async def _vhost_row(self) -> Mapping[str, Any]:

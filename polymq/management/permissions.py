@@ -21,7 +21,7 @@ from polymq.broker.port import Position
 from polymq.broker.port.values import Address
 from polymq.management.bodies import text_of
 from polymq.management.callers import Rank
-from polymq.management.context import Context
+from polymq.management.context import Broker
 from polymq.management.errors import bad, missing
 from polymq.management.lists import Items
 from polymq.management.regexes import NoCounterpart, expression_of, patterns_of
@@ -44,10 +44,10 @@ NO_TOPIC_PERMISSIONS: Final = (
 class PermissionHandlers:
     """The answers about permissions."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._users = context.engine.users
-        self._documents = context.engine.documents
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._users = broker.engine.users
+        self._documents = broker.engine.documents
 
     def routes(self) -> list[Route]:
         """For the table."""
@@ -131,7 +131,7 @@ class PermissionHandlers:
         name = call.names["user"]
         existed = self.row(name) is not None
         position = self.put(name, call.body.value, by=call.caller.name)
-        await self._context.committed(position)
+        await self._broker.committed(position)
         return None if existed else Created()
 
     def put(self, name: str, value: Mapping[str, Any], *, by: str) -> Position:
@@ -174,7 +174,7 @@ class PermissionHandlers:
         position = self._remove(self._own(name), call.caller.name)
         if name in self._documents.of_kind(DOCUMENT):
             position = max(position, self._documents.put(DOCUMENT, name, None))
-        await self._context.committed(position)
+        await self._broker.committed(position)
 
     # --- topic permissions ----------------------------------------------------------------
 

@@ -39,7 +39,14 @@ from polymq.management.errors import (
     problem_of,
 )
 from polymq.management.json_values import encode
-from polymq.management.lists import Items, Steps, wanted_of, write_list
+from polymq.management.lists import (
+    Items,
+    Sections,
+    Steps,
+    wanted_of,
+    write_list,
+    write_sections,
+)
 from polymq.management.routing import Call, Created, Route, Table
 from polymq.net.budget import Share
 from polymq.net.listener import bind, explain
@@ -155,7 +162,9 @@ class ManagementServer:
         if isinstance(found, Created):
             return _created(found)
         if isinstance(found, Items):
-            return await _listed(request, found)
+            return await _listed(request, write_list(found, wanted_of(request.query)))
+        if isinstance(found, Sections):
+            return await _listed(request, write_sections(found))
         return web.Response(body=encode(found), content_type=JSON, headers=HEADERS)
 
     def _guard(self, request: web.Request) -> None:
@@ -191,9 +200,8 @@ def _created(found: Created) -> web.Response:
     return web.Response(status=201, headers=headers)
 
 
-async def _listed(request: web.Request, items: Items) -> web.StreamResponse:
-    """A list, of which parts are written while the others are made."""
-    steps = write_list(items, wanted_of(request.query))
+async def _listed(request: web.Request, steps: Steps) -> web.StreamResponse:
+    """A long answer, of which parts are written while the others are made."""
     first = await _next_part(steps)
     if first is None or request.method == "HEAD":
         steps.close()

@@ -19,7 +19,7 @@ from polymq.broker.accounts.user import User
 from polymq.broker.port import Position
 from polymq.management.bodies import text_of
 from polymq.management.callers import Rank
-from polymq.management.context import Context
+from polymq.management.context import Broker
 from polymq.management.errors import bad, missing
 from polymq.management.lists import Items
 from polymq.management.routing import Call, Created, Route
@@ -34,10 +34,10 @@ BULK_MAX: Final = 1_000
 class UserHandlers:
     """The answers below `/users`, but for permissions."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._users = context.engine.users
-        self._logins = context.engine.logins
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._users = broker.engine.users
+        self._logins = broker.engine.logins
 
     def routes(self) -> list[Route]:
         """For the table."""
@@ -76,7 +76,7 @@ class UserHandlers:
     async def _put(self, call: Call) -> Created | None:
         name = call.names["name"]
         existed = name in self._users.users
-        await self._context.committed(await self.put(name, call.body.value, by=call.caller.name))
+        await self._broker.committed(await self.put(name, call.body.value, by=call.caller.name))
         return None if existed else Created()
 
     async def put(
@@ -125,7 +125,7 @@ class UserHandlers:
             raise missing()
         position = self._users.delete(name)
         audit.note("user deleted", user=name, by=call.caller.name)
-        await self._context.committed(position)
+        await self._broker.committed(position)
 
     async def _delete_many(self, call: Call) -> None:
         names = call.body.value.get("users")
@@ -138,8 +138,8 @@ class UserHandlers:
             if name in self._users.users:
                 position = max(position, self._users.delete(name))
                 audit.note("user deleted", user=name, by=call.caller.name)
-                await self._context.pause()
-        await self._context.committed(position)
+                await self._broker.pause()
+        await self._broker.committed(position)
 
 
 def _shown(user: User) -> Mapping[str, Any]:
