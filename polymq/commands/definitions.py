@@ -14,7 +14,7 @@ from polymq.admin.client import AdminClient
 from polymq.admin.operations import API_PATH
 from polymq.commands.access import admin_client, operator_options
 from polymq.errors import ExitCode, Failure
-from polymq.management.definitions_file import SECTIONS, read_definitions
+from polymq.management.definitions_file import SECTIONS, definitions_of, read_definitions
 from polymq.management.errors import Problem
 from polymq.management.import_group import PATH
 from polymq.management.plans import Remark, Step, planned
@@ -47,7 +47,7 @@ def rabbitmq_definitions(file: Path, dry_run: bool, **options: Any) -> int:
         for text in _sent(admin_client(options), steps):
             echo(printable(text), err=True)
             losses += 1
-    counts = {section: 0 for section in SECTIONS}
+    counts = dict.fromkeys(SECTIONS, 0)
     for step in steps:
         counts[step.section] += 1
     found = ", ".join(f"{count} {section}" for section, count in counts.items() if count)
@@ -70,7 +70,7 @@ def _read(file: Path) -> tuple[list[Step], list[Remark]]:
         raise Failure(ExitCode.USAGE, f"{file}: {problem.reason}") from None
     except OSError as error:
         raise Failure(ExitCode.USAGE, f"cannot read {file}: {error.strerror or error}") from error
-    plans = [planned(name, value) for name in SECTIONS for value in definitions.get(name, ())]
+    plans = [planned(section, value) for section, value in definitions_of(definitions)]
     steps = [one for one in plans if isinstance(one, Step)]
     return steps, [one for one in plans if isinstance(one, Remark)]
 

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from polymq.admin.steps import in_steps
@@ -24,21 +25,23 @@ from polymq.management.bindings import Binding, BindingHandlers
 from polymq.management.bodies import flag_of, table_of, text_of
 from polymq.management.callers import Rank
 from polymq.management.context import RABBITMQ_VERSION, Broker, Context
-from polymq.management.definitions_file import SECTIONS, read_definitions
+from polymq.management.definitions_file import definitions_of, read_definitions
 from polymq.management.errors import Problem, bad
 from polymq.management.exchanges import PREDECLARED_PREFIX
 from polymq.management.json_values import plain
 from polymq.management.lists import Items, Sections
 from polymq.management.permissions import PermissionHandlers
-from polymq.management.plans import Remark, Step, planned
+from polymq.management.plans import Planned, Remark, Step, planned
 from polymq.management.routing import VHOST, Call, Route
 from polymq.management.users import UserHandlers
 
 IMPORT_BYTES_MAX: Final = 32 * 1024 * 1024
 STEP_DEFINITIONS: Final = 20
 """Definitions that are looked at, or taken, before others have their turn."""
-REMARKS_MAX: Final = 20
-"""Definitions that could not be taken, of which an answer tells."""
+REMARKS_MAX: Final = 1_000
+"""Definitions that could not be taken, of which something is remembered."""
+REMARKS_SHOWN: Final = 20
+"""Those of which an answer tells."""
 
 
 class DefinitionHandlers:
@@ -159,20 +162,31 @@ class DefinitionHandlers:
     async def _import(self, call: Call) -> None:
         content = _file_in_form(call.body.content, call.body.content_type)
         definitions = await in_steps(read_definitions(content))
-        steps: list[Step] = []
-        remarks: list[Remark] = []
-        for section in SECTIONS:
-            for number, value in enumerate(definitions.get(section, ())):
-                one = planned(section, value)
-                if isinstance(one, Step):
-                    steps.append(one)
-                elif isinstance(one, Remark) and one.is_loss:
-                    remarks.append(one)
-                if number % STEP_DEFINITIONS == 0:
-                    await self._context.pause()
-        remarks += await self._importer.take(steps, call.caller.port, call.caller.name)
-        if remarks:
-            raise bad(_summary(remarks, len(steps)))
+        plans = (planned(section, value) for section, value in definitions_of(definitions))
+        taken = await self._importer.take(plans, call.caller.port, call.caller.name)
+        if taken.refused_count:
+            raise bad(_summary(taken))
+
+
+@dataclass(slots=True)
+class Taken:
+    """What an import has come to.
+
+    Attributes:
+        count: definitions that were taken, or were there.
+        refused_count: those that could not be.
+        remarks: what is said of the first of these.
+    """
+
+    count: int = 0
+    refused_count: int = 0
+    remarks: list[Remark] = field(default_factory=list)
+
+    def refuse(self, remark: Remark) -> None:
+        """One that could not be taken."""
+        self.refused_count += 1
+        if len(self.remarks) < REMARKS_MAX:
+            self.remarks.append(remark)
 
 
 class Importer:
@@ -185,28 +199,37 @@ class Importer:
         self._users = users
         self._permissions = permissions
 
-    async def take(self, steps: Iterable[Step], port: BrokerPort, by: str) -> list[Remark]:
-        """Take them; returns those that could not be, when the others are on the disk.
+    async def take(self, plans: Iterable[Planned], port: BrokerPort, by: str) -> Taken:
+        """Take what can be taken, one after the other; returns when it is on the disk.
 
         Args:
             port: who does that may do it all.
             by: who that is, for the audit log.
         """
-        remarks: list[Remark] = []
+        taken = Taken()
         position = Position(0)
-        for number, step in enumerate(steps):
-            try:
-                position = max(position, await self._take(step, port, by))
-            except (Problem, Refused) as error:
-                if isinstance(error, Refused) and error.reason is Reason.DIFFERENT:
-                    continue  # what exists stays
-                text = error.reason if isinstance(error, Problem) else error.text
-                remarks.append(Remark(step.section, step.name, str(text)))
+        for number, plan in enumerate(plans):
+            if isinstance(plan, Remark) and plan.is_loss:
+                taken.refuse(plan)
+            elif isinstance(plan, Step):
+                position = max(position, await self._try(plan, port, by, taken))
             if number % STEP_DEFINITIONS == 0:
                 await self._broker.pause()
-        audit.note("definitions imported", refused=len(remarks), by=by)
+        audit.note("definitions imported", taken=taken.count, refused=taken.refused_count, by=by)
         await self._broker.committed(position)
-        return remarks
+        return taken
+
+    async def _try(self, step: Step, port: BrokerPort, by: str, taken: Taken) -> Position:
+        try:
+            position = await self._take(step, port, by)
+        except (Problem, Refused) as error:
+            if not isinstance(error, Refused) or error.reason is not Reason.DIFFERENT:
+                text = error.reason if isinstance(error, Problem) else error.text
+                taken.refuse(Remark(step.section, step.name, str(text)))
+                return Position(0)
+            position = Position(0)  # what exists stays
+        taken.count += 1
+        return position
 
     async def _take(self, step: Step, port: BrokerPort, by: str) -> Position:
         value = step.value
@@ -247,10 +270,12 @@ class Importer:
         return port.exchanges.bind_exchange(destination, source, key, bound)
 
 
-def _summary(remarks: list[Remark], count: int) -> str:
-    shown = "; ".join(map(str, remarks[:REMARKS_MAX]))
-    more = f"; and {len(remarks) - REMARKS_MAX} more" if len(remarks) > REMARKS_MAX else ""
-    return f"{count} definitions were taken, and {len(remarks)} cannot be: {shown}{more}"
+def _summary(taken: Taken) -> str:
+    shown = "; ".join(map(str, taken.remarks[:REMARKS_SHOWN]))
+    more = taken.refused_count - REMARKS_SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    counts = f"{taken.count} definitions were taken, and {taken.refused_count} cannot be"
+    return f"{counts}: {shown}{rest}"
 
 
 def _file_in_form(content: bytes, content_type: str) -> bytes:

@@ -1,14 +1,15 @@
 """RabbitMQ's definitions, read one after the other. Pure.
 
 A file may have a hundred thousand definitions. Parsed as a whole it would stop the loop, so the
-text is walked through, and each definition is parsed by itself.
+text is walked through, and each definition is parsed by itself, when its turn has come. Until then
+it is a text: as many objects would keep the garbage collector busy for longer than anything else.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 from polymq.management.errors import bad
@@ -29,7 +30,8 @@ SECTIONS: Final = (
 STEP_DEFINITIONS: Final = 100
 """Definitions that are parsed in one step."""
 
-Definitions = dict[str, list[Any]]
+Definitions = dict[str, list[str]]
+"""The text of each definition, by section."""
 
 _DECODER: Final = json.JSONDecoder()
 _BLANKS: Final = re.compile(r"[ \t\r\n]*")
@@ -50,6 +52,13 @@ def read_definitions(content: bytes) -> Generator[None, None, Definitions]:
     return found
 
 
+def definitions_of(found: Definitions) -> Iterator[tuple[str, Any]]:
+    """Section and value of each definition, in the order in which they are applied."""
+    for section in SECTIONS:
+        for text in found.get(section, ()):
+            yield section, json.loads(text)
+
+
 def _read_object(text: str, found: Definitions) -> Generator[None, None, None]:
     at = _expect(text, 0, "{")
     at = _after(text, at)
@@ -67,11 +76,12 @@ def _read_object(text: str, found: Definitions) -> Generator[None, None, None]:
             raise ValueError(f"a comma is missing at character {at}")
 
 
-def _read_list(text: str, at: int, found: list[Any]) -> Generator[None, None, int]:
+def _read_list(text: str, at: int, found: list[str]) -> Generator[None, None, int]:
     at = _after(text, at + 1)
     while text[at] != "]":
-        value, at = _DECODER.raw_decode(text, at)
-        found.append(value)
+        begin = at
+        _, at = _DECODER.raw_decode(text, begin)
+        found.append(text[begin:at])
         at = _after(text, at)
         if text[at] == ",":
             at = _after(text, at + 1)

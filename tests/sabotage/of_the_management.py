@@ -73,8 +73,9 @@ OF_THE_MANAGEMENT = (
         name="hidden-queues-are-shown",
         why="a user sees the names of queues that are none of its business",
         path="polymq/management/callers.py",
-        old="        return bool(filters) and all(",
-        new="        return not filters or all(",
+        old="        return bool(filters) and all(decide(read, address).allowed for address in "
+        "filters)\n",
+        new="        return True\n",
         tests=(CALLERS,),
     ),
     Sabotage(

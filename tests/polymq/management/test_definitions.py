@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from polymq.management.definitions_file import STEP_DEFINITIONS, read_definitions
+from polymq.management.definitions_file import (
+    STEP_DEFINITIONS,
+    definitions_of,
+    read_definitions,
+)
 from polymq.management.errors import Problem
 from polymq.management.plans import Remark, Step, planned
 
 
-def read(content: bytes) -> tuple[dict[str, list[Any]], int]:
+def read(content: bytes) -> tuple[dict[str, list[str]], int]:
     """The definitions, and in how many steps they were read."""
     reading = read_definitions(content)
     steps = 0
@@ -31,7 +35,8 @@ def test_a_large_file_is_read_in_steps() -> None:
     document = {"rabbit_version": "3.12", "queues": queues, "other": [1], "bindings": [], "x": {}}
     for indent in (None, 2):
         found, steps = read(json.dumps(document, indent=indent).encode())
-        assert found == {"queues": queues, "bindings": []}
+        assert [*definitions_of(found)] == [("queues", queue) for queue in queues]
+        assert found["bindings"] == []
         assert steps == 950 // STEP_DEFINITIONS
     assert read(b"\xef\xbb\xbf {}")[0] == {}
 
