@@ -42,7 +42,7 @@ from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
-from polymq.logs import logger, suppressed_lines
+from polymq.logs import logger
 from polymq.management.import_group import import_group
 from polymq.metrics.http import http_probes, webhook_names
 from polymq.metrics.log import log_probes
@@ -53,6 +53,7 @@ from polymq.metrics.queues import queue_probes
 from polymq.metrics.readers import ReaderSurvey
 from polymq.metrics.registry import Probe, counter, gauge
 from polymq.metrics.rosters import Rosters, roster_probes
+from polymq.metrics.shortages import shortage_probes
 from polymq.metrics.topics import TopicSurvey
 from polymq.mqtt_bridges import Bridges, BridgeStates
 from polymq.mqtt_listeners import (
@@ -635,7 +636,8 @@ class Node:
             *login_probes(self._engine),
             *self._outside.probes(),
             *self._tls_files.probes(),
-            *self._shortage_probes(),
+            *roster_probes(self._rosters),
+            *shortage_probes(lambda: self._upkeep, self._budget),
             *self.replication.probes(),
             *mqtt_probes(lambda: self._servers),
             *limit_probes(self._engine),
@@ -669,34 +671,3 @@ class Node:
         if self.replication.rosters:
             found["replication"] = self.replication.rosters
         return found
-
-    def _shortage_probes(self) -> list[Probe]:
-        return [
-            *roster_probes(self._rosters),
-            counter(
-                "polymq_shortages",
-                "Calls of the file system that failed because the process had no file "
-                "descriptor or memory left. They are repeated until they succeed.",
-                lambda: self._upkeep.short_count,
-            ),
-            counter(
-                "polymq_saves",
-                "How many times state, indexes and keys were saved.",
-                lambda: self._upkeep.saved_count,
-            ),
-            counter(
-                "polymq_save_failures",
-                "Failed attempts to save state, indexes or keys. They are repeated.",
-                lambda: self._upkeep.failures_count,
-            ),
-            gauge(
-                "polymq_connections_max",
-                "Connections that all listeners together accept, as limited by open files.",
-                lambda: self._budget.total,
-            ),
-            counter(
-                "polymq_logging_suppressed_lines",
-                "Lines that were not logged, because there were too many of the same kind.",
-                suppressed_lines,
-            ),
-        ]

@@ -25,8 +25,7 @@ class ConnectionInfo:
         opened_ms: when, in milliseconds since the epoch.
         heartbeat_seconds: 0: none.
         frame_max: in bytes.
-        written_bytes, delivered_count: to the client, since it connected.
-        published_count: messages that were taken from it.
+        written_bytes: to the client, since it connected.
         is_secure: it uses TLS.
         certificate: the subject of the client's certificate; empty: it has none.
         channels: those that are open.
@@ -42,8 +41,6 @@ class ConnectionInfo:
     heartbeat_seconds: int
     frame_max: int
     written_bytes: int
-    delivered_count: int
-    published_count: int
     is_secure: bool
     certificate: str
     channels: Mapping[int, Channel]
@@ -120,8 +117,6 @@ def connection_info(connection: object) -> ConnectionInfo | None:
         heartbeat_seconds=client.heartbeat_seconds,
         frame_max=client.frame_max,
         written_bytes=connection.written_bytes,
-        delivered_count=client.delivered_count,
-        published_count=client.publisher.count,
         is_secure=transport is not None and transport.get_extra_info("ssl_object") is not None,
         certificate=connection.certificate_subject(),
         channels=client.channels,

@@ -339,7 +339,6 @@ class UserHandlers:
         return await hash_password(self._logins, password)
 
 
-
 def _changed(before: quotas.Quotas, change: QuotaChange) -> quotas.Quotas:
     """Quotas after a change."""
     changed: dict[str, Any] = {}

@@ -120,12 +120,12 @@ class Callers:
 
     def __init__(self, engine: Engine, *, is_local: bool) -> None:
         self._engine = engine
-        self._is_local = is_local
+        self.is_local = is_local
 
     @property
     def is_open(self) -> bool:
         """Whether everybody is an administrator: there are no users."""
-        return self._is_local and not self._engine.users.closed
+        return self.is_local and not self._engine.users.closed
 
     async def caller(self, authorization: str, address: str) -> Caller:
         """Who asks. Raises Problem, Refused.

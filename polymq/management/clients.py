@@ -129,8 +129,7 @@ class ClientHandlers:
         host, port = host_and_port(client.listener)
         peer_host, peer_port = host_and_port(client.peer)
         name = _name(client)
-        counts = {"send_oct": client.written_bytes, "send_cnt": client.delivered_count}
-        counts |= {"recv_oct": 0, "recv_cnt": client.published_count}
+        counts = {"send_oct": client.written_bytes, "recv_oct": 0}
         return {
             **self._common(name, client.user, client.opened_ms),
             "host": host,

@@ -112,6 +112,7 @@ async def open_management(
     server = ManagementServer(
         routes=make_routes(engine, node),
         callers=Callers(engine, is_local=is_loopback(host)),
+        accepts=engine.bans.accepts,
         share=budget.share(CONNECTIONS_MAX),
     )
     port = await server.start(host, settings.management.port, tls, sockets)

@@ -1,4 +1,4 @@
-"""The admin API takes definitions that `polymq config import rabbitmq-definitions` has read: so they
+"""The admin API takes definitions that `polymq config import rabbitmq-definitions` has read: they
 can be imported where RabbitMQ's API is not open."""
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
@@ -68,15 +68,24 @@ class ManagementServer:
     Args:
         routes: what they may ask for.
         callers: knows who asks.
+        accepts: whether an address is not banned.
         share: how many connections there may be.
     """
 
-    def __init__(self, *, routes: Iterable[Route], callers: Callers, share: Share) -> None:
+    def __init__(
+        self,
+        *,
+        routes: Iterable[Route],
+        callers: Callers,
+        accepts: Callable[[str], bool],
+        share: Share,
+    ) -> None:
         self.roster: Roster[AdminConnection] = Roster(
             share, close=AdminConnection.abort, now=time.monotonic
         )
         self._table = Table(routes)
         self._callers = callers
+        self._accepts = accepts
         self._runner: web.AppRunner | None = None
         self._listener: LoopServer | None = None
 
@@ -104,14 +113,26 @@ class ManagementServer:
             await self.stop()
             text = f"management: {explain(host, port, error)}"
             raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        make = partial(AdminConnection, server, loop=loop, roster=self.roster)
-        self._listener = LoopServer(
-            loop, make=partial(self.roster.admit, make), failed=self._never_made, tls=tls
-        )
+        make = partial(self._admit, server)
+        self._listener = LoopServer(loop, make=make, failed=self._never_made, tls=tls)
         self._listener.open(bound)
         chosen = int(bound[0].getsockname()[1])
         self.roster.where = f"{host}:{chosen}"
         return chosen
+
+    def _admit(self, server: web.Server, address: str) -> AdminConnection | None:
+        """A connection for an address, if it may have one. Bans do not concern this machine."""
+        is_local = self._callers.is_local
+        if not is_local and not self._accepts(address):
+            return None
+        make = partial(
+            AdminConnection,
+            server,
+            loop=asyncio.get_running_loop(),
+            roster=self.roster,
+            address="" if is_local else address,
+        )
+        return self.roster.admit(make, address)
 
     def _never_made(self, connection: asyncio.BaseProtocol) -> None:
         assert isinstance(connection, AdminConnection)
