@@ -183,3 +183,44 @@ def test_celery_flower(managed: Server) -> None:
 
     (celery,) = asyncio.run(queues())
     assert (celery["name"], celery["messages"], celery["consumers"]) == ("celery", 1, 0)
+
+
+@pytest.mark.slow
+def test_rabbitmqadmin_of_rust(managed: Server, tmp_path: Path) -> None:
+    """Version 2, whose types are strict: what it lists has all fields that it wants."""
+    program = os.environ.get("RABBITMQADMIN2")
+    if not program:
+        pytest.skip("the variable RABBITMQADMIN2 names no rabbitmqadmin of version 2")
+
+    def ask(*arguments: str) -> str:
+        ended = subprocess.run(
+            [program, "--port", str(port_of(managed)), "--table-style", "dots", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    assert "3.13.7" in ask("show", "overview")
+    ask("queues", "declare", "--name", "orders", "--type", "quorum")
+    ask("exchanges", "declare", "--name", "shop", "--type", "topic")
+    binding = ("--source", "shop", "--destination", "orders", "--routing-key", "order.*")
+    ask("bindings", "declare", *binding, "--destination-type", "queue")
+    message = ("--exchange", "shop", "--routing-key", "order.new", "--payload", "hello")
+    ask("publish", "message", *message)
+    assert "hello" in ask("get", "messages", "--queue", "orders")
+    assert "order.*" in ask("bindings", "list")
+    for what in ("queues", "exchanges", "nodes", "users", "vhosts", "permissions", "connections"):
+        ask(what, "list")
+    for what in ("channels", "policies", "feature_flags", "user_limits"):
+        ask(what, "list")
+    ask("health_check", "local_alarms")
+    file = str(tmp_path / "definitions.json")
+    ask("definitions", "export", "--file", file)
+    ask("queues", "purge", "--name", "orders")
+    ask("queues", "delete", "--name", "orders")
+    ask("definitions", "import", "--file", file)
+    assert "orders" in ask("queues", "list")
+    ask("users", "declare", "--name", "ann", "--password", "a-secret", "--tags", "administrator")
