@@ -100,8 +100,9 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
     certificate it also serves MQTT over TLS on 8883, AMQP on 5671, HTTP on 8443, RocketMQ on 10913
     and the name server on 9877. With mqtt.websocket it serves MQTT over WebSocket on 8083, and over
     TLS on 8084. With api.enabled it serves the admin API to other machines on 9465, and with
-    metrics.enabled it serves metrics to them on 9466. With a port of 0, the system chooses one. By
-    default, only this machine can connect.
+    metrics.enabled it serves metrics to them on 9466. With management.enabled it serves RabbitMQ's
+    tools on 15672. With a port of 0, the system chooses one. By default, only this machine can
+    connect.
 
     A message is acknowledged once it is on disk, and is still there after a crash.
     """

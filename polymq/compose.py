@@ -12,10 +12,10 @@ import asyncio
 import random
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from polymq.admin.backups import BackupHandlers
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX
@@ -41,7 +41,8 @@ from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
-from polymq.logs import logger, suppressed_lines
+from polymq.logs import logger
+from polymq.management.import_group import import_group
 from polymq.metrics.exposition import Exposition, Survey
 from polymq.metrics.http import http_probes, webhook_names
 from polymq.metrics.log import log_probes
@@ -52,6 +53,7 @@ from polymq.metrics.queues import queue_probes
 from polymq.metrics.readers import ReaderSurvey
 from polymq.metrics.registry import Probe, counter, gauge
 from polymq.metrics.rosters import Rosters, roster_probes
+from polymq.metrics.shortages import shortage_probes
 from polymq.metrics.topics import TopicSurvey
 from polymq.mqtt_bridges import Bridges, BridgeStates
 from polymq.mqtt_listeners import (
@@ -87,6 +89,9 @@ from polymq.tls_files import TlsFiles, TlsWatch
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
 
+if TYPE_CHECKING:
+    from polymq.management.server import ManagementServer
+
 STATE_FILE: Final = "state.db"
 NAME_BYTES: Final = 16
 """Randomness in names that the server makes up: nobody guesses another client's queue."""
@@ -120,6 +125,7 @@ class Node:
         self._reloader = reloader
         self._replication_sockets = replication_sockets
         self._admin: AdminServer | None = None
+        self._management: ManagementServer | None = None
         self._settings = settings
         self._store = store
         self._budget = budget or connection_budget(open_files_max())
@@ -396,6 +402,8 @@ class Node:
         ports["admin"] = None
         if settings.admin.enabled:
             ports |= await self._open_admin(exposition, backups)
+        if settings.management.enabled:
+            ports["management"] = await self._open_management(ports)
         return ports
 
     async def _open_listener(
@@ -508,6 +516,7 @@ class Node:
             exposition=exposition,
             health=self._health,
             probes=self._probed,
+            more=[import_group(self._engine)],
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
             connections=self._client_connections,
         )
@@ -523,6 +532,24 @@ class Node:
             host = api.host or self._settings.server.host
             ports["api"] = await admin.start_remote(host, api.port, tls, take("api"))
         return ports
+
+    async def _open_management(self, ports: Mapping[str, int | None]) -> int:
+        """Open the listener for RabbitMQ's tools."""
+        from polymq.management.compose import open_management  # noqa: PLC0415  (few open it)
+
+        server, port = await open_management(
+            self._settings,
+            self._engine,
+            self._budget,
+            ports=ports,
+            tls=self._tls_files.source(self._settings.tls, HTTP_PROTOCOLS),
+            sockets=self._inherited.take("management"),
+            health=lambda: str(self._health()["status"]),
+            connections=self._client_connections,
+        )
+        self._management = server
+        self._stack.append(server.stop)
+        return port
 
     async def _close_admin(self) -> None:
         """Close the operator's listener; while somebody waits for a promotion, `leave` does
@@ -609,7 +636,8 @@ class Node:
             *login_probes(self._engine),
             *self._outside.probes(),
             *self._tls_files.probes(),
-            *self._shortage_probes(),
+            *roster_probes(self._rosters),
+            *shortage_probes(lambda: self._upkeep, self._budget),
             *self.replication.probes(),
             *mqtt_probes(lambda: self._servers),
             *limit_probes(self._engine),
@@ -636,39 +664,10 @@ class Node:
             found["admin"] = (self._admin.roster,)
         if self._monitoring is not None:
             found["metrics"] = (self._monitoring.roster,)
+        if self._management is not None:
+            found["management"] = (self._management.roster,)
         if self._name_server is not None:
             found["names"] = self._name_server.rosters
         if self.replication.rosters:
             found["replication"] = self.replication.rosters
         return found
-
-    def _shortage_probes(self) -> list[Probe]:
-        return [
-            *roster_probes(self._rosters),
-            counter(
-                "polymq_shortages",
-                "Calls of the file system that failed because the process had no file "
-                "descriptor or memory left. They are repeated until they succeed.",
-                lambda: self._upkeep.short_count,
-            ),
-            counter(
-                "polymq_saves",
-                "How many times state, indexes and keys were saved.",
-                lambda: self._upkeep.saved_count,
-            ),
-            counter(
-                "polymq_save_failures",
-                "Failed attempts to save state, indexes or keys. They are repeated.",
-                lambda: self._upkeep.failures_count,
-            ),
-            gauge(
-                "polymq_connections_max",
-                "Connections that all listeners together accept, as limited by open files.",
-                lambda: self._budget.total,
-            ),
-            counter(
-                "polymq_logging_suppressed_lines",
-                "Lines that were not logged, because there were too many of the same kind.",
-                suppressed_lines,
-            ),
-        ]

@@ -86,6 +86,10 @@ def wanted_ports(settings: Settings) -> Iterator[ListenAddress]:
     if settings.metrics.enabled:
         host = settings.metrics.host or settings.server.host
         yield ListenAddress(label="metrics", host=host, port=settings.metrics.port, owner="metrics")
+    management = settings.management
+    if management.enabled:
+        host, port = management.host or settings.server.host, management.port
+        yield ListenAddress(label="management", host=host, port=port, owner="management")
     yield from wanted_name_ports(settings)
 
 

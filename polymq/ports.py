@@ -42,6 +42,7 @@ class Ports:
     names_tls: int | None = None
     api: int | None = None
     metrics: int | None = None
+    management: int | None = None
     mqtt_listeners: Mapping[str, int | str] | None = None
     """By the names of the further MQTT listeners: the port, or the path of the socket."""
 

@@ -53,8 +53,14 @@ OPTIONAL_PORTS: Final = (
     "names_tls",
     "api",
     "metrics",
+    "management",
 )
 """Those that are named where they are open: for WebSocket, for TLS, and further ones."""
+OWN_PORTS: Final = (
+    *("mqtt", "amqp", "http", "rocketmq"),
+    *("admin", "names", "api", "metrics", "management"),
+)
+"""Those of sections that have one port by this name."""
 WRITE_AGAIN_SECONDS: Final = 2.0
 """How long a file that found no room waits."""
 
@@ -316,7 +322,7 @@ def with_ports(settings: Settings, ports: Ports) -> Settings:
     """The settings with the ports that were bound: another role of the process has the same."""
     bound = {
         name: getattr(settings, name).model_copy(update={"port": port})
-        for name in ("mqtt", "amqp", "http", "rocketmq", "admin", "names", "api", "metrics")
+        for name in OWN_PORTS
         if (port := getattr(ports, name)) is not None
     }
     if ports.mqtt_ws is not None:

@@ -312,11 +312,15 @@ def check_tls(settings: Settings) -> None:
         Failure: USAGE, a certificate or key is missing or not what it should be.
     """
     names_tls(settings)
-    api = settings.api
-    is_reachable = not is_loopback(api.host or settings.server.host)
-    if api.enabled and is_reachable and not settings.tls.certificate and not api.allow_plain:
-        text = "the listener of [api] needs a certificate (tls.certificate), or api.allow_plain"
-        raise Failure(ExitCode.USAGE, text)
+    for name, operators in (("api", settings.api), ("management", settings.management)):
+        is_reachable = not is_loopback(operators.host or settings.server.host)
+        is_plain = not settings.tls.certificate and not operators.allow_plain
+        if operators.enabled and is_reachable and is_plain:
+            text = (
+                f"the listener of [{name}] needs a certificate (tls.certificate), or "
+                f"{name}.allow_plain"
+            )
+            raise Failure(ExitCode.USAGE, text)
     if settings.metrics.enabled and settings.metrics.tls and make_tls(settings.tls) is None:
         text = "metrics.tls is true, but there is no certificate: set tls.certificate"
         raise Failure(ExitCode.USAGE, text)

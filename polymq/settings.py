@@ -273,6 +273,21 @@ class MetricsSettings(Section):
     """How many of each kind have metrics of their own: those with the most messages."""
 
 
+class ManagementSettings(Section):
+    """RabbitMQ's management API, for its tools. Callers log in with HTTP Basic."""
+
+    enabled: bool = False
+    """Whether to open this listener."""
+    host: str = ""
+    """The address that it binds to. Empty: that of the other listeners (`server.host`)."""
+    port: PortNumber = 15672
+    """The port. With a certificate (`[tls]`) it is for TLS only. 0: the system chooses a free
+    port."""
+    allow_plain: bool = False
+    """Whether other machines may use it without TLS, so that passwords cross the network
+    unencrypted. If false, an address that other machines can reach needs a certificate."""
+
+
 class StorageSettings(Section):
     """The commit log."""
 
@@ -424,6 +439,7 @@ class Settings(Section):
     admin: AdminSettings = AdminSettings()
     api: ApiSettings = ApiSettings()
     metrics: MetricsSettings = MetricsSettings()
+    management: ManagementSettings = ManagementSettings()
     storage: StorageSettings = StorageSettings()
     topics: TopicDefaults = TopicDefaults()
     replication: ReplicationSettings = ReplicationSettings()

@@ -11,6 +11,11 @@ come from mosquitto's password files are accepted as they are, and replaced at t
     $6$<salt>$<hash>                        SHA-512 of password and salt
     $7$<iterations>$<salt>$<hash>           PBKDF2 with HMAC-SHA-512
 
+and so are those of RabbitMQ, whose salt stands before the password:
+
+    $rabbit-sha256$<salt>$<hash>            SHA-256 of salt and password
+    $rabbit-sha512$<salt>$<hash>            SHA-512
+
 Rules: hashing takes about 50 ms and 16 MiB, so it is never done on the loop (`logins.py`); what is
 compared is compared in constant time.
 """
@@ -39,6 +44,12 @@ PASSWORD_BYTES_MAX: Final = 1_024
 
 MOSQUITTO_ITERATIONS_MAX: Final = 1_000_000
 """Of a hash that was imported: half a second. Mosquitto's own are 101, since 2.1 1000."""
+RABBIT_SALT_BYTES: Final = 4
+_RABBIT_PREFIX: Final = "rabbit-"
+_RABBIT_ALGORITHMS: Final = {
+    "rabbit_password_hashing_sha256": "sha256",
+    "rabbit_password_hashing_sha512": "sha512",
+}
 _SEPARATOR: Final = ";"
 
 UNKNOWN: Final = "$".join(
@@ -117,8 +128,26 @@ def is_outdated(stored: str, scram_iterations: int) -> bool:
 
 
 def is_importable(stored: str) -> bool:
-    """Whether it is a hash as mosquitto's password files have them, that a login can check."""
-    return _parse_mosquitto(stored) is not None
+    """Whether it is a hash of another broker's that a login can check."""
+    return _parse_mosquitto(stored) is not None or _parse_rabbit(stored) is not None
+
+
+def from_rabbit(algorithm: str, encoded: str) -> str:
+    """The stored form of a hash as RabbitMQ's definitions have it: `password_hash`, which is salt
+    and hash in base64, and `hashing_algorithm`. Raises BadPassword."""
+    kind = _RABBIT_ALGORITHMS.get(algorithm)
+    if kind is None:
+        known = ", ".join(_RABBIT_ALGORITHMS)
+        raise BadPassword(f"there is no hashing algorithm {algorithm!r} here: {known}")
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (ValueError, binascii.Error):
+        raw = b""
+    if len(raw) != RABBIT_SALT_BYTES + hashlib.new(kind).digest_size:
+        raise BadPassword(f"password_hash is no hash of {algorithm}")
+    salt, digest = raw[:RABBIT_SALT_BYTES], raw[RABBIT_SALT_BYTES:]
+    parts = (base64.b64encode(part).decode() for part in (salt, digest))
+    return "$".join(("", f"{_RABBIT_PREFIX}{kind}", *parts))
 
 
 def is_right(password: bytes, stored: str) -> bool:
@@ -126,9 +155,11 @@ def is_right(password: bytes, stored: str) -> bool:
 
     A stored form that cannot be read is wrong for every password.
     """
-    foreign = _parse_mosquitto(stored)
-    if foreign is not None:
-        if _is_right_for_mosquitto(password, *foreign):
+    mosquitto, rabbit = _parse_mosquitto(stored), _parse_rabbit(stored)
+    if mosquitto is not None or rabbit is not None:
+        if mosquitto is not None and _is_right_for_mosquitto(password, *mosquitto):
+            return True
+        if rabbit is not None and _is_right_for_rabbit(password, *rabbit):
             return True
         stored = UNKNOWN  # else it would tell by its speed that the user is there
     try:
@@ -175,4 +206,25 @@ def _is_right_for_mosquitto(password: bytes, iterations: int, salt: bytes, diges
         found = hashlib.pbkdf2_hmac("sha512", cut, salt, iterations)
     else:
         found = hashlib.sha512(cut + salt).digest()
+    return hmac.compare_digest(found, digest) and cut == password and b"\x00" not in password
+
+
+def _parse_rabbit(stored: str) -> tuple[str, bytes, bytes] | None:
+    """Algorithm, salt and hash of the stored form of one of RabbitMQ's; None if it is none."""
+    start, *parts = stored.split("$")
+    if start or len(parts) != 3 or not parts[0].startswith(_RABBIT_PREFIX):
+        return None
+    kind = parts[0].removeprefix(_RABBIT_PREFIX)
+    try:
+        salt, digest = (base64.b64decode(one, validate=True) for one in parts[1:])
+    except (ValueError, binascii.Error):
+        return None
+    if kind not in _RABBIT_ALGORITHMS.values() or len(digest) != hashlib.new(kind).digest_size:
+        return None
+    return kind, salt, digest
+
+
+def _is_right_for_rabbit(password: bytes, kind: str, salt: bytes, digest: bytes) -> bool:
+    cut = password[:PASSWORD_BYTES_MAX]
+    found = hashlib.new(kind, salt + cut).digest()
     return hmac.compare_digest(found, digest) and cut == password and b"\x00" not in password

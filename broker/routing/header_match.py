@@ -58,6 +58,31 @@ def tagged(value: object) -> Tagged:
     raise ValueError(f"{type(value).__name__} has no class in a table")
 
 
+class Moment(int):
+    """A time stamp, which is no other number: seconds since the epoch."""
+
+    __slots__ = ()
+
+
+def untagged(value: Tagged) -> Any:
+    """The value that `tagged` was given: equal to it, and of the same class."""
+    kind, *rest = value
+    match kind:
+        case "V":
+            return None
+        case "T":
+            return Moment(rest[0])
+        case "D":
+            return Decimal(rest[0])
+        case "x":
+            return base64.b64decode(rest[0])
+        case "F":
+            return {name: untagged(item) for name, item in rest[0]}
+        case "A":
+            return [untagged(item) for item in rest[0]]
+    return rest[0]
+
+
 class HeaderPattern:
     """The arguments of one binding to a headers exchange.
 

@@ -77,6 +77,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/configuration",
         "docs/commands",
         "docs/admin-api",
+        "docs/rabbitmq-management",
         "docs/metrics",
         "CHANGELOG",
     ],

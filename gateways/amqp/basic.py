@@ -63,7 +63,7 @@ def consume(channel: Channel, method: spec.BasicConsume) -> None:
     else:
         priority = mapping.consumer_priority(method.arguments)
         timeout_ms = mapping.consumer_timeout(method.arguments)
-        consumer = Consumer(channel, tag, no_ack=method.no_ack, limit=channel.prefetch)
+        consumer = Consumer(channel, tag, queue=queue, asked=method, limit=channel.prefetch)
         consumer.handle = link.port.queues.consume(
             queue,
             consumer,

@@ -55,6 +55,7 @@ from polymq.gateways.amqp.tables import Buffer
 from polymq.gateways.amqp.templates import Templates
 from polymq.gateways.amqp.transport import Transport
 from polymq.net.flow import ANSWERS, DISK, LOGIN, QUESTION, TURN, Flow
+from polymq.net.kernels.streams import clock_ms
 from polymq.net.message_counts import MessageCounts
 from polymq.net.turns import Turns
 
@@ -105,6 +106,7 @@ class Client:
         self.replies = replies
         self.new_tag = new_tag
         self.user = ""
+        self.opened_ms = 0  # when connection.open came
         self.channels: dict[int, Channel] = {}
         self.consumer_count = 0
         self.transaction_bytes = 0
@@ -114,7 +116,7 @@ class Client:
         self._templates = templates
         self.answers = Answers(port=port, write=self._write_answer)
         self._core = Protocol(work=work, limits=limits)
-        self._transport = transport
+        self._transport = self.transport = transport
         self.write_delivery: Callable[[bytes], None] = transport.write  # they wait for no answer
         self._outbox: Outbox | None = None  # while a large content leaves, and what is behind it
         self.login = Login(self, transport)
@@ -488,6 +490,7 @@ class Client:
 
     def _open(self, method: spec.ConnectionOpen) -> None:
         check_vhost(method)
+        self.opened_ms = clock_ms()
         self._transport.proven()
         self.reply(0, spec.ConnectionOpenOk())
         self.storage_blocks(self._why_blocked())
@@ -681,6 +684,11 @@ class Client:
     def frame_max(self) -> int:
         """Largest whole frame that the client takes."""
         return self._core.frame_max
+
+    @property
+    def heartbeat_seconds(self) -> int:
+        """What the client wants; 0: none."""
+        return self._core.heartbeat
 
     @property
     def wants_cancel(self) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import Delivery, QueueConsumer, RecordRun, RunMeta
-from polymq.gateways.amqp import mapping
+from polymq.gateways.amqp import mapping, spec
 from polymq.gateways.amqp.kernels import frames
 from polymq.gateways.amqp.large_deliveries import (
     LARGE_BYTES,
@@ -79,6 +79,10 @@ class Getter(Holder):
 class Consumer(Holder):
     """One consumer tag of a channel: `broker.port.Consumer`.
 
+    Args:
+        queue: its name.
+        asked: basic.consume, as the client sent it.
+
     Attributes:
         started: consume-ok left.
         unacked_count: delivered and not settled.
@@ -89,17 +93,23 @@ class Consumer(Holder):
         "_head",
         "_limit",
         "_no_ack",
+        "asked",
         "deadline",
         "ended",
+        "queue",
         "started",
         "tag",
         "unacked_count",
     )
 
-    def __init__(self, channel: Channel, tag: str, *, no_ack: bool, limit: int) -> None:
+    def __init__(
+        self, channel: Channel, tag: str, *, queue: str, asked: spec.BasicConsume, limit: int
+    ) -> None:
         super().__init__(None)
         self._channel = channel
-        self._no_ack = no_ack
+        self._no_ack = asked.no_ack
+        self.queue = queue
+        self.asked = asked
         self._limit = limit
         self._head = struct.pack(">HH", 60, 60) + short_string(tag)
         self.tag = tag
@@ -163,6 +173,18 @@ class Consumer(Holder):
         """Credit has grown."""
         self.unacked_count -= count
         self._channel.returned(self, count)
+
+    # --- for operators ----------------------------------------------------------------------
+
+    @property
+    def channel(self) -> Channel:
+        """The channel that it is on."""
+        return self._channel
+
+    @property
+    def prefetch(self) -> int:
+        """How many messages it may hold; 0: no limit of its own."""
+        return self._limit
 
     # --- for the channel --------------------------------------------------------------------
 

@@ -61,12 +61,16 @@ class Login:
 
     Attributes:
         asking: the engine was asked, and has not answered.
+        client_properties: what the client says of itself.
+        mechanism: by which it logs in.
     """
 
     def __init__(self, host: Host, transport: Transport) -> None:
         self._host = host
         self._transport = transport
         self.asking = False
+        self.client_properties: Mapping[str, Any] = {}
+        self.mechanism = ""
         self._capabilities: Mapping[str, Any] = {}
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self._withdraw: Callable[[], None] | None = None  # what the engine was asked
@@ -77,6 +81,7 @@ class Login:
 
     def begin(self, method: spec.ConnectionStartOk) -> None:
         """Ask the engine who it is. Raises RemoteProtocolError."""
+        self.client_properties, self.mechanism = method.client_properties, method.mechanism
         capabilities = method.client_properties.get("capabilities")
         self._capabilities = capabilities if isinstance(capabilities, Mapping) else {}
         try:

@@ -64,6 +64,11 @@ class Transaction:
         self.runs: list[Rows] = []
         self.settlements: list[HeldSettlement] = []
 
+    @property
+    def count(self) -> int:
+        """Publishes that are held."""
+        return self._count
+
     def defer(self, rows: Rows, *, room: int) -> None:
         """Keep rows of a read, which go to one address.
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from polymq.broker.engine import Engine
-from polymq.broker.port import Position, Reason, Refused, StorageFailed
+from polymq.broker.port import Durability, Position, Reason, Refused, StorageFailed
 
 COMMIT_SECONDS_MAX: Final = 10.0
 """A change that is not on disk by then is answered 503: it may still happen."""
@@ -26,10 +26,15 @@ class Commits:
         engine.core.when_failed(self._storage_failed)
 
     async def committed(self, position: Position) -> None:
-        """Wait. Raises Refused: READ_ONLY (it takes too long), StorageFailed."""
+        """Wait for a change of state. Raises Refused: READ_ONLY (it takes too long),
+        StorageFailed."""
+        await self.stored(position, self._port.state_durability)
+
+    async def stored(self, position: Position, durability: Durability) -> None:
+        """Wait for a message. Raises as `committed`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
-        self._port.when_committed(position, self._port.state_durability, _finish, done)
+        self._port.when_committed(position, durability, _finish, done)
         try:
             await asyncio.wait_for(done, COMMIT_SECONDS_MAX)
         except TimeoutError as error:

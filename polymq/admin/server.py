@@ -33,6 +33,7 @@ from polymq.admin.groups import all_groups
 from polymq.admin.health import Health
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.node import ShownNode
+from polymq.admin.operations import Group
 from polymq.admin.responses import Handler, refuse_unknown, translate
 from polymq.admin.trace import TraceHandlers
 from polymq.broker.port import Reason, Refused
@@ -61,6 +62,7 @@ class AdminServer:
         probes: the paths below `/health`.
         share: how many connections there may be.
         connections: all connections of the listeners for clients.
+        more: operations of other parts of the program.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class AdminServer:
         probes: Health,
         share: Share,
         connections: Callable[[], Iterable[Any]] = tuple,
+        more: Iterable[Group] = (),
     ) -> None:
         self.roster: Roster[AdminConnection] = Roster(
             share, close=AdminConnection.abort, now=time.monotonic
@@ -89,6 +92,7 @@ class AdminServer:
             self._traces,
             lambda: chain(connections(), self.roster.connections),
         )
+        self._groups += more
         self._exposition = exposition
         self._probes = probes
         self._health = health

@@ -6,7 +6,6 @@ secret of an access key is in one answer, to who had it made, and in no other.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
@@ -15,10 +14,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from polymq.admin.commits import Committed
+from polymq.admin.hashing import hash_password
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
 from polymq.broker.accounts import access_keys, audit, passwords, quotas
-from polymq.broker.accounts.passwords import SALT_BYTES
 from polymq.broker.accounts.user import User as BrokerUser
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
@@ -329,22 +328,15 @@ class UserHandlers:
         if body.hash is None:
             raise Refused(Reason.BAD_ARGUMENT, 'send {"password": "..."}')
         if not passwords.is_importable(body.hash):
-            raise Refused(Reason.BAD_ARGUMENT, "hash must be of mosquitto's form $6$ or $7$")
+            raise Refused(
+                Reason.BAD_ARGUMENT,
+                "hash must be of mosquitto's form $6$ or $7$, or $rabbit-sha256$ or "
+                "$rabbit-sha512$",
+            )
         return body.hash
 
     async def _hash(self, password: str) -> str:
-        hashed: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
-
-        def done(result: str | Refused) -> None:
-            if not hashed.done():  # the client may have gone
-                hashed.set_result(result)
-
-        raw = password.encode("utf-8", "surrogatepass")
-        self._logins.hash_new(raw, secrets.token_bytes(SALT_BYTES), done)
-        result = await hashed
-        if isinstance(result, Refused):
-            raise result
-        return result
+        return await hash_password(self._logins, password)
 
 
 def _changed(before: quotas.Quotas, change: QuotaChange) -> quotas.Quotas:

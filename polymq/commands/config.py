@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from polymq.commands.definitions import rabbitmq_definitions
 from polymq.errors import ExitCode, Failure
 from polymq.mosquitto.conf import Kind
 from polymq.mosquitto.settings import Conversion, convert
@@ -19,12 +20,15 @@ FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 @click.group()
 def config() -> None:
-    """Make a configuration file."""
+    """Take over configurations of other brokers."""
 
 
 @config.group("import")
 def import_config() -> None:
-    """Make a configuration file from that of another broker."""
+    """Take over the configuration of another broker."""
+
+
+import_config.add_command(rabbitmq_definitions)
 
 
 @import_config.command("mosquitto-conf")

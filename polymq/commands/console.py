@@ -15,7 +15,7 @@ from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, find_ports, write_values
 from polymq.terminal import echo
 
-PORT: Final = 9466
+PORT: Final = 9467
 
 
 @click.command()

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymq.broker.errors import Reason, Refused
-from polymq.broker.routing.header_match import is_pattern, pattern_of, pattern_text, tag_headers
+from polymq.broker.routing.header_match import (
+    is_pattern,
+    pattern_of,
+    pattern_text,
+    tag_headers,
+    tagged,
+    untagged,
+)
 from polymq.gateways.amqp.tables import Timestamp
 
 
@@ -97,3 +104,21 @@ def test_the_text_is_the_pattern(arguments: dict[str, Any], mode: str) -> None:
     assert pattern_text(there) == pattern_text(back)
     assert is_pattern(pattern_text(there))
     assert not is_pattern(repr(sorted(arguments.items(), key=lambda item: item[0])))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(0, 1),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=5,
+    )
+)
+def test_a_value_comes_back_from_its_class(value: Any) -> None:
+    """Operators see the arguments of a binding, and unbind by them."""
+    assert untagged(tagged(value)) == value
+    assert tagged(untagged(tagged(value))) == tagged(value)
+
+
+def test_a_time_stamp_stays_one() -> None:
+    assert tagged(untagged(["T", 5])) == ["T", 5]
+    assert untagged(tagged(Decimal("1.50"))) == Decimal("1.5")

@@ -346,7 +346,7 @@ def test_the_help_of_serve_names_all_ports(capsys: pytest.CaptureFixture[str]) -
         for key, port in section.items()
         if key == "port" or key.endswith("_port")
     }
-    assert len(ports) == 15
+    assert len(ports) == 16
     assert ports <= help_of(capsys, "serve")
 
 

@@ -20,6 +20,7 @@ from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
 from tests.sabotage.of_the_listeners import OF_THE_LISTENERS
 from tests.sabotage.of_the_logins import OF_THE_LOGINS
+from tests.sabotage.of_the_management import OF_THE_MANAGEMENT
 from tests.sabotage.of_the_metrics import OF_THE_METRICS
 from tests.sabotage.of_the_mqtt_rules import OF_THE_MQTT_RULES
 from tests.sabotage.of_the_names import OF_THE_NAMES
@@ -67,6 +68,7 @@ SABOTAGES = (
     *OF_AMQP,
     *OF_THE_NAMES,
     *OF_THE_METRICS,
+    *OF_THE_MANAGEMENT,
     *OF_THE_OPERATORS,
     *OF_THE_PACKAGES,
     *OF_THE_SPEED,

@@ -18,6 +18,7 @@ from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Group, Made
 from polymq.admin.trace import TraceHandlers
 from polymq.broker.port import Position
+from polymq.management.import_group import import_group
 from polymq.net.budget import Budget
 from polymq.replicating import Replication
 from polymq.settings import Settings
@@ -58,7 +59,8 @@ def groups_of(broker: Broker, connections: Iterable[Any] = ()) -> list[Group]:
     """
     names = MqttNames(broker.port, "")
     traces = TraceHandlers(broker.engine, names)
-    return all_groups(shown_node(broker), committed, names, traces, lambda: connections)
+    groups = all_groups(shown_node(broker), committed, names, traces, lambda: connections)
+    return [*groups, import_group(broker.engine)]
 
 
 class Api:

@@ -1,0 +1,60 @@
+"""Rates, from samples that are taken when somebody asks. Pure.
+
+Theory. RabbitMQ samples its counters all the time. Here nobody counts for who does not look: each
+question takes a sample, and the rate is what has changed since the sample before it. Questions that
+follow each other within RATE_SECONDS_MIN share a rate, and a sample that is older than
+RATE_SECONDS_MAX says nothing about now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from polymq.broker.bounded_cache import BoundedCache
+
+RATE_SECONDS_MIN: Final = 1.0
+RATE_SECONDS_MAX: Final = 300.0
+SAMPLES_MAX: Final = 20_000
+"""Objects whose last sample is remembered, some 300 bytes each. Of more, the rates are 0."""
+
+
+class _Sample(NamedTuple):
+    at: float
+    values: Mapping[str, int]
+    rates: Mapping[str, float]
+
+
+class Rates:
+    """The rates of the numbers of objects.
+
+    Args:
+        now: seconds that do not go back.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._samples: BoundedCache[object, _Sample] = BoundedCache(SAMPLES_MAX)
+
+    def rates(self, key: object, values: Mapping[str, int]) -> Mapping[str, float]:
+        """Take a sample of the numbers of an object; the changes of each in a second."""
+        now = self._now()
+        last = self._samples.get(key)
+        if last is not None and now - last.at < RATE_SECONDS_MIN:
+            return last.rates
+        rates = dict.fromkeys(values, 0.0)
+        if last is not None and now - last.at <= RATE_SECONDS_MAX:
+            seconds = now - last.at
+            for name, value in values.items():
+                rates[name] = round((value - last.values.get(name, value)) / seconds, 3)
+        self._samples.add(key, _Sample(now, values, rates))
+        return rates
+
+    def with_rates(self, key: object, values: Mapping[str, int]) -> dict[str, Any]:
+        """The numbers of an object, and the rate of each in a field `..._details`."""
+        rates = self.rates(key, values)
+        row: dict[str, Any] = {}
+        for name, value in values.items():
+            row[name] = value
+            row[f"{name}_details"] = {"rate": rates.get(name, 0.0)}
+        return row

@@ -1,0 +1,279 @@
+"""The listener of RabbitMQ's management API: requests in, JSON out.
+
+A request is matched with a route (`routing.py`), its caller is looked up (`callers.py`), and what
+the handler returns is written. Lists are written as they are made (`lists.py`).
+
+Rules against web pages that an operator's browser happens to show. A browser may send requests to
+this listener that the page has chosen, with what the operator once typed as a password:
+
+* What changes something is refused if it has the header `Origin` of another host.
+* While nobody has to log in, the `Host` header must name this machine (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from polymq.admin.connections import ADMIN_CONNECTIONS_MAX, AdminConnection
+from polymq.broker.errors import Refused, StorageFailed
+from polymq.errors import ExitCode, Failure
+from polymq.gateways.http_cloudevents.cycle_free import EVERYTHING, forget_frames
+from polymq.management.bodies import Body
+from polymq.management.callers import Callers
+from polymq.management.errors import (
+    LOGIN_FAILED,
+    NOT_AUTHORIZED,
+    TOO_LARGE,
+    UNAVAILABLE,
+    Problem,
+    problem_of,
+)
+from polymq.management.json_values import encode
+from polymq.management.lists import (
+    Items,
+    Sections,
+    Steps,
+    wanted_of,
+    write_list,
+    write_sections,
+)
+from polymq.management.routing import Call, Created, Route, Table
+from polymq.net.budget import Share
+from polymq.net.listener import bind, explain
+from polymq.net.loop_server import LoopServer
+from polymq.net.roster import Roster
+from polymq.net.tls_source import TlsSource
+from polymq.settings import is_loopback
+from polymq.steps import SLICE_SECONDS
+
+CONNECTIONS_MAX: Final = ADMIN_CONNECTIONS_MAX
+JSON: Final = "application/json"
+HEADERS: Final = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
+PART_BYTES: Final = 64 * 1024
+"""Of an answer that is written in parts: as many go out at once, at least."""
+
+
+class ManagementServer:
+    """Serves RabbitMQ's tools.
+
+    Args:
+        routes: what they may ask for.
+        callers: knows who asks.
+        accepts: whether an address is not banned.
+        share: how many connections there may be.
+    """
+
+    def __init__(
+        self,
+        *,
+        routes: Iterable[Route],
+        callers: Callers,
+        accepts: Callable[[str], bool],
+        share: Share,
+    ) -> None:
+        self.roster: Roster[AdminConnection] = Roster(
+            share, close=AdminConnection.abort, now=time.monotonic
+        )
+        self._table = Table(routes)
+        self._callers = callers
+        self._accepts = accepts
+        self._runner: web.AppRunner | None = None
+        self._listener: LoopServer | None = None
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        tls: TlsSource | None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Listen; returns the bound port. Raises Failure.
+
+        Args:
+            sockets: those to listen on, which are bound; empty: it binds its own.
+        """
+        app = web.Application()
+        app.router.add_route("*", EVERYTHING, self._answer)
+        self._runner = runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        server, loop = runner.server, asyncio.get_running_loop()
+        assert server is not None
+        try:
+            bound = list(sockets) or await bind(loop, host, port)
+        except OSError as error:
+            await self.stop()
+            text = f"management: {explain(host, port, error)}"
+            raise Failure(ExitCode.CANNOT_LISTEN, text) from error
+        make = partial(self._admit, server)
+        self._listener = LoopServer(loop, make=make, failed=self._never_made, tls=tls)
+        self._listener.open(bound)
+        chosen = int(bound[0].getsockname()[1])
+        self.roster.where = f"{host}:{chosen}"
+        return chosen
+
+    def _admit(self, server: web.Server, address: str) -> AdminConnection | None:
+        """A connection for an address, if it may have one. Bans do not concern this machine."""
+        is_local = self._callers.is_local
+        if not is_local and not self._accepts(address):
+            return None
+        make = partial(
+            AdminConnection,
+            server,
+            loop=asyncio.get_running_loop(),
+            roster=self.roster,
+            address="" if is_local else address,
+        )
+        return self.roster.admit(make, address)
+
+    def _never_made(self, connection: asyncio.BaseProtocol) -> None:
+        assert isinstance(connection, AdminConnection)
+        self.roster.gone(connection)
+
+    async def stop(self) -> None:
+        """Close the listener and what is open on it."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    # --- one request ----------------------------------------------------------------------
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answered(request)
+        except Problem as problem:
+            return _refusal(problem)
+        except Refused as error:
+            forget_frames(error)
+            return _refusal(problem_of(error))
+        except StorageFailed as error:
+            return _refusal(Problem(UNAVAILABLE, str(error)))
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
+        self._guard(request)
+        caller = await self._callers.caller(
+            request.headers.get("Authorization", ""), request.remote or ""
+        )
+        assert isinstance(request.protocol, AdminConnection)
+        request.protocol.proven()
+        route, names = self._table.find(request.method, request.rel_url.raw_path)
+        caller.need(route.rank)
+        content = await _content(request, route.bytes_max)
+        call = Call(
+            names=names,
+            query=dict(request.query),
+            body=Body(content, request.content_type),
+            caller=caller,
+            headers=request.headers,
+        )
+        found = await route.handler(call)
+        if found is None:
+            return web.Response(status=204, headers=HEADERS)
+        if isinstance(found, Created):
+            return _created(found)
+        if isinstance(found, Items):
+            return await _listed(request, write_list(found, wanted_of(request.query)))
+        if isinstance(found, Sections):
+            return await _listed(request, write_sections(found))
+        return web.Response(body=encode(found), content_type=JSON, headers=HEADERS)
+
+    def _guard(self, request: web.Request) -> None:
+        """Keep out what a browser sends for a page of somebody else. Raises Problem."""
+        host = request.headers.get("Host", "")
+        if self._callers.is_open and not is_loopback(_host_name(host)):
+            raise Problem(403, "this listener is for this machine only: use the host 127.0.0.1")
+        origin = request.headers.get("Origin")
+        if origin is None or request.method in ("GET", "HEAD"):
+            return
+        if urlsplit(origin).netloc != host:
+            raise Problem(403, f"requests of pages of {origin[:100]} may not change anything here")
+
+
+async def _content(request: web.Request, bytes_max: int) -> bytes:
+    """The body. Raises Problem: it is too large."""
+    if not request.body_exists:
+        return b""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.content.iter_any():
+        size += len(part)
+        if size > bytes_max:
+            raise Problem(TOO_LARGE, f"the body of this request has at most {bytes_max} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _created(found: Created) -> web.Response:
+    headers = dict(HEADERS)
+    if found.location:
+        headers["Location"] = found.location
+    return web.Response(status=201, headers=headers)
+
+
+async def _listed(request: web.Request, steps: Steps) -> web.StreamResponse:
+    """A long answer, of which parts are written while the others are made."""
+    first = await _next_part(steps)
+    if first is None or request.method == "HEAD":
+        steps.close()
+        return web.Response(content_type=JSON, headers=HEADERS)
+    following = await _next_part(steps)
+    if following is None:  # it is short, as nearly all are
+        return web.Response(body=first, content_type=JSON, headers=HEADERS)
+    response = web.StreamResponse(headers={**HEADERS, "Content-Type": JSON})
+    with contextlib.closing(steps):
+        await response.prepare(request)
+        await response.write(first)
+        part: bytes | None = following
+        while part is not None:
+            await response.write(part)
+            part = await _next_part(steps)
+        await response.write_eof()
+    return response
+
+
+async def _next_part(steps: Steps) -> bytes | None:
+    """Make at least PART_BYTES more, with pauses for others; None at the end."""
+    parts: list[bytes] = []
+    size, begin = 0, time.perf_counter()
+    for part in steps:
+        if part is not None:
+            parts.append(part)
+            size += len(part)
+            if size >= PART_BYTES:
+                break
+        if time.perf_counter() - begin > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            begin = time.perf_counter()
+    return b"".join(parts) if parts else None
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header; empty if it is none."""
+    try:
+        return urlsplit("//" + host).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _refusal(problem: Problem) -> web.Response:
+    forget_frames(problem)
+    headers = dict(HEADERS)
+    if problem.status == NOT_AUTHORIZED and problem.reason == LOGIN_FAILED:
+        headers["WWW-Authenticate"] = 'Basic realm="RabbitMQ Management"'
+    response = web.Response(
+        status=problem.status, body=encode(problem.value()), content_type=JSON, headers=headers
+    )
+    if problem.status == TOO_LARGE:
+        response.force_close()
+    return response

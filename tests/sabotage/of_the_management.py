@@ -1,0 +1,129 @@
+"""Sabotages of RabbitMQ's management API."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+LISTS = "tests/polymq/management/test_lists.py"
+REGEXES = "tests/polymq/management/test_regexes.py"
+DEFINITIONS = "tests/polymq/management/test_definitions.py"
+PROPERTIES = "tests/polymq/management/test_properties.py"
+PARTS = "tests/polymq/management/test_small_parts.py"
+CALLERS = "tests/polymq/management/test_callers.py"
+PASSWORDS = "tests/broker/test_rabbit_passwords.py"
+
+OF_THE_MANAGEMENT = (
+    Sabotage(
+        name="a-prefix-of-names-is-everything",
+        why="a user of RabbitMQ gets rights to all queues by ^app.*",
+        path="polymq/management/regexes.py",
+        old="    return (*levels, REST)\n",
+        new="    return EVERYTHING\n",
+        tests=(REGEXES,),
+    ),
+    Sabotage(
+        name="an-exact-name-opens-names-below-it",
+        why="^orders$ also allows orders.eu",
+        path="polymq/management/regexes.py",
+        old="        return (EXACT, name, REST)\n",
+        new='        return (*name.split("."), REST)\n',
+        tests=(REGEXES,),
+    ),
+    Sabotage(
+        name="expressions-without-anchor-are-taken",
+        why="an expression is taken that means something else in RabbitMQ",
+        path="polymq/management/regexes.py",
+        old='    if not alternative.startswith("^"):\n',
+        new="    if not alternative:\n",
+        tests=(REGEXES,),
+    ),
+    Sabotage(
+        name="a-tag-makes-an-operator",
+        why="a tag of one's own in RabbitMQ becomes a role with rights",
+        path="polymq/management/tags.py",
+        old="        if tag in _RESERVED:\n",
+        new="        if tag in ():\n",
+        tests=(PARTS,),
+    ),
+    Sabotage(
+        name="a-list-is-made-in-one-step",
+        why="a hundred thousand queues stop the loop",
+        path="polymq/management/lists.py",
+        old="STEP_ROWS: Final = 20\n",
+        new="STEP_ROWS: Final = 1_000_000\n",
+        tests=(LISTS,),
+    ),
+    Sabotage(
+        name="names-are-sorted-in-stretches-only",
+        why="pages of a long list are out of order",
+        path="polymq/management/lists.py",
+        old="        return iter(heapq.merge(*stretches, key=name, reverse=wanted.reverse))\n",
+        new="        return (entry for stretch in stretches for entry in stretch)\n",
+        tests=(LISTS,),
+    ),
+    Sabotage(
+        name="expressions-may-repeat-what-is-repeated",
+        why="one request stops the loop for ever",
+        path="polymq/management/filters.py",
+        old="        if is_repeat and within:\n",
+        new="        if False:\n",
+        tests=(LISTS,),
+    ),
+    Sabotage(
+        name="hidden-queues-are-shown",
+        why="a user sees the names of queues that are none of its business",
+        path="polymq/management/callers.py",
+        old="        return bool(filters) and all(decide(read, address).allowed for address in "
+        "filters)\n",
+        new="        return True\n",
+        tests=(CALLERS,),
+    ),
+    Sabotage(
+        name="everybody-with-a-password-comes-in",
+        why="any user of the broker may use the management API",
+        path="polymq/management/callers.py",
+        old="        if MANAGEMENT_ROLES.intersection(roles):\n",
+        new="        if True:\n",
+        tests=(CALLERS,),
+    ),
+    Sabotage(
+        name="guest-is-imported-as-administrator",
+        why="RabbitMQ's guest, whose password everybody knows, may do everything from anywhere",
+        path="polymq/management/plans.py",
+        old="    if name == GUEST:\n        text =",
+        new="    if not name:\n        text =",
+        tests=(DEFINITIONS,),
+    ),
+    Sabotage(
+        name="policies-are-dropped-in-silence",
+        why="messages live for ever that a policy let expire",
+        path="polymq/management/plans.py",
+        old='    return Remark("policies", name, f"{\', \'.join(keys)}: {POLICIES}")\n',
+        new="    return None\n",
+        tests=(DEFINITIONS,),
+    ),
+    Sabotage(
+        name="bindings-share-a-name",
+        why="DELETE removes another binding than the one that was named",
+        path="polymq/management/bindings.py",
+        old='        return f"{key}~{digest[:HASH_CHARACTERS]}"\n',
+        new='        return f"{key}~{digest[:0]}"\n',
+        tests=(PROPERTIES,),
+    ),
+    Sabotage(
+        name="a-hash-of-rabbitmq-fits-every-password",
+        why="whoever knows the name of an imported user is that user",
+        path="broker/accounts/passwords.py",
+        old="    found = hashlib.new(kind, salt + cut).digest()\n",
+        new="    found = digest\n",
+        tests=(PASSWORDS,),
+    ),
+    Sabotage(
+        name="hashes-of-rabbitmq-stay",
+        why="weak hashes are kept for ever",
+        path="broker/accounts/passwords.py",
+        old='    return not digest.startswith("scrypt$") or bool(scram_iterations and not keys)\n',
+        new='    return digest.startswith("$7$") or bool(scram_iterations and not keys)\n',
+        tests=(PASSWORDS,),
+    ),
+)
