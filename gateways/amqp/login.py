@@ -61,12 +61,14 @@ class Login:
 
     Attributes:
         asking: the engine was asked, and has not answered.
+        client_name: `connection_name` of what the client says of itself; empty: it says none.
     """
 
     def __init__(self, host: Host, transport: Transport) -> None:
         self._host = host
         self._transport = transport
         self.asking = False
+        self.client_name = ""
         self._capabilities: Mapping[str, Any] = {}
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self._withdraw: Callable[[], None] | None = None  # what the engine was asked
@@ -79,6 +81,8 @@ class Login:
         """Ask the engine who it is. Raises RemoteProtocolError."""
         capabilities = method.client_properties.get("capabilities")
         self._capabilities = capabilities if isinstance(capabilities, Mapping) else {}
+        name = method.client_properties.get("connection_name")
+        self.client_name = name if isinstance(name, str) else ""
         try:
             user, password = credentials(method.mechanism, method.response)
         except Malformed:
@@ -134,7 +138,7 @@ class Login:
             if isinstance(principal, Refused):
                 raise principal
             port = self._host.port.admission.for_principal(principal)
-            self._leave = port.principal.enter(self._expelled)
+            self._leave = port.principal.enter(self.expelled)
         except Refused as error:
             try:
                 self._refuse(method, error)
@@ -143,7 +147,7 @@ class Login:
             return
         self._host.entered(principal, port)
 
-    def _expelled(self, why: str) -> None:
+    def expelled(self, why: str) -> None:
         """The user may not be here any more."""
         self._host.fail(RemoteProtocolError(ReplyCode.CONNECTION_FORCED, why))
 
