@@ -67,6 +67,7 @@ from polymq.net.connection import Context
 from polymq.net.kernels.streams import clock_ms
 from polymq.net.listener import CannotListen
 from polymq.net.roster import Roster
+from polymq.operated_gateways import gateways_of
 from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
 from polymq.reloading.applying import Running, prepare
@@ -501,6 +502,7 @@ class Node:
             registration=lambda: self._registration,
             started_ms=self._started_ms,
             reloader=self._reloader,
+            gateways=gateways_of(self._servers.values),
         )
         admin = AdminServer(
             node=node,
@@ -509,7 +511,7 @@ class Node:
             health=self._health,
             probes=self._probed,
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
-            connections=self._client_connections,
+            connections=node.gateways.connections,
         )
         self._admin = admin
         self._stack.append(self._close_admin)
@@ -537,11 +539,6 @@ class Node:
     def _connection_counts(self) -> dict[str, int]:
         """Connected clients by protocol."""
         return {name: it.connection_count for name, it in self._servers.items()}
-
-    def _client_connections(self) -> list[Any]:
-        """All connections of the listeners for clients."""
-        servers = self._servers.values()
-        return [c for server in servers for roster in server.rosters for c in roster.connections]
 
     # --- what operators see ---------------------------------------------------------------
 
