@@ -36,6 +36,7 @@ from polymq.broker.limits import Limits
 from polymq.broker.messages.compressed import PlainBody
 from polymq.broker.messages.readers import Readers
 from polymq.broker.moves.moves import Moves
+from polymq.broker.moves.redrives import Redrives
 from polymq.broker.moves.set_aside import SetAside
 from polymq.broker.named_queues.named_queues import NamedQueues
 from polymq.broker.open_port import OpenPort
@@ -142,6 +143,7 @@ class Engine:
             topics.header_reader = header_reader
         moves = self.moves = Moves(core, queue_store, topics)
         self.set_aside = SetAside(core, topics, moves)
+        self.redrives = Redrives(core, topics)
         queues: dict[str, NamedQueue] = {}
         self.users = Users(core, outsiders=outside.outsiders)
         owners = Owners(self.users)
@@ -320,7 +322,7 @@ class Engine:
                 self.bans,
                 self.documents,
             ),
-            *(self.groups, self.retention),
+            *(self.groups, self.redrives, self.retention),
         )
         return Fold(
             self.core,
@@ -333,6 +335,7 @@ class Engine:
                 sessions.state.take_message,
                 sessions.wills.take_message,
                 self.moves.take_message,
+                self.redrives.take_message,
             ),
             numbers=sessions.state.index_numbers,
             reopen=(

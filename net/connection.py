@@ -31,11 +31,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from polymq.net.budget import Budget
 from polymq.net.certificates import subject_of
-from polymq.net.kernels.streams import BUFFER_BYTES, Iteration, Stream
+from polymq.net.clients import ClientInfo, state_of
+from polymq.net.flow import Flow
+from polymq.net.kernels.streams import BUFFER_BYTES, Iteration, Stream, clock_ms
 from polymq.net.plane import CompiledPlane, Plane
 from polymq.net.roster import Roster
 from polymq.net.turns import Turns
@@ -69,6 +72,8 @@ class Context(Iteration):
         super().__init__(loop)
         self.budget = budget or Budget()
         self.turns = turns or Turns(loop.call_soon)
+        self.numbers = count(1)
+        """Of the connections, in the order in which they begin."""
         self._wheel: dict[int, set[SocketConnection]] = {}  # second -> connections to look at
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False
@@ -158,12 +163,14 @@ def _second_after(at: float) -> int:
 
 class SocketConnection(Stream, asyncio.BufferedProtocol):
     """One socket. Gateways subclass it and implement `opened`, `consume`, `drained`, `lost`,
-    `expired`.
+    `expired`, and what operators want to know: `user`, `client_name`, `describe`, `end`.
 
     `paused` says that the transport is past its high-water mark: write nothing that can wait.
     """
 
     context: Context
+    protocol = ""
+    """Its name, for operators."""
     proxied_name: str | None = None
     """The common name of the client's certificate, where a proxy has verified one and said so."""
 
@@ -174,6 +181,8 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
         made where it is not the transport's: for a Unix socket, or behind a proxy."""
         self.roster: Roster[SocketConnection] | None = None
         """Set by the listener: told once when the socket is gone."""
+        self.began_ms = clock_ms()
+        self.number = next(context.numbers)
         self._deadline: float | None = None
         self._watched: float | None = None  # when the wheel will look next
 
@@ -189,7 +198,53 @@ class SocketConnection(Stream, asyncio.BufferedProtocol):
         """The deadline passed. Returns the next one, or None for no more."""
         return None
 
+    @property
+    def user(self) -> str:
+        """See `clients.ClientConnection`."""
+        return ""
+
+    @property
+    def client_name(self) -> str:
+        """See `clients.ClientConnection`."""
+        return ""
+
+    def describe(self) -> ClientInfo:
+        """See `clients.ClientConnection`."""
+        return self.described()
+
+    def end(self, why: str) -> None:
+        """See `clients.ClientConnection`."""
+        self.close()
+
     # --- for the subclass to use ----------------------------------------------------------
+
+    @property
+    def has_socket(self) -> bool:
+        """See `clients.ClientConnection`."""
+        return self.transport is not None
+
+    def described(
+        self,
+        flow: Flow | None = None,
+        *,
+        channels: int | None = None,
+        consumers: int | None = None,
+    ) -> ClientInfo:
+        """What `describe` returns: see `clients.ClientInfo`."""
+        roster, transport = self.roster, self.transport
+        return ClientInfo(
+            listener="" if roster is None else roster.where,
+            tls=transport is not None and transport.get_extra_info("ssl_object") is not None,
+            state=state_of(
+                flow,
+                proven=roster is not None and roster.is_proven(self),
+                closing=self.closing,
+            ),
+            waits_for=() if flow is None else flow.names(),
+            channels=channels,
+            consumers=consumers,
+            sent_bytes=self.written_bytes,
+        )
 
     def close(self) -> None:
         """Write what is gathered, then close. Nothing more is read, but a goodbye that a layer

@@ -95,6 +95,10 @@ class Flow:
         else:
             self.waits &= ~wait
 
+    def names(self) -> tuple[str, ...]:
+        """What it waits for, in words."""
+        return tuple(effect.name for wait, effect in EFFECTS.items() if self.waits & wait)
+
     @property
     def handles(self) -> bool:
         """Whether what was read is handled now."""

@@ -84,6 +84,9 @@ class Newcomers(Generic[N]):
     def __len__(self) -> int:
         return len(self._network_of)
 
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._network_of
+
     @property
     def most(self) -> int:
         """How many newcomers the network with the most of them has."""

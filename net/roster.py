@@ -89,6 +89,10 @@ class Roster(Generic[C]):
         if self._newcomers_of_share:
             self._newcomers_max = self._share.newcomers_max
 
+    def is_proven(self, connection: C) -> bool:
+        """Whether a connection has proven itself, and is not gone."""
+        return connection in self.connections and connection not in self._newcomers
+
     def admit(self, make: Callable[[], C], address: str) -> C | None:
         """A connection was accepted.
 

@@ -69,6 +69,7 @@ from polymq.net.connection import Context
 from polymq.net.kernels.streams import clock_ms
 from polymq.net.listener import CannotListen
 from polymq.net.roster import Roster
+from polymq.operated_gateways import gateways_of
 from polymq.pauses import Departed, Pauses
 from polymq.ports import Ports
 from polymq.reloading.applying import Running, prepare
@@ -509,6 +510,7 @@ class Node:
             registration=lambda: self._registration,
             started_ms=self._started_ms,
             reloader=self._reloader,
+            gateways=gateways_of(self._servers.values),
         )
         admin = AdminServer(
             node=node,
@@ -518,7 +520,7 @@ class Node:
             probes=self._probed,
             more=[import_group(self._engine)],
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
-            connections=self._client_connections,
+            connections=node.gateways.connections,
         )
         self._admin = admin
         self._stack.append(self._close_admin)
@@ -545,7 +547,7 @@ class Node:
             tls=self._tls_files.source(self._settings.tls, HTTP_PROTOCOLS),
             sockets=self._inherited.take("management"),
             health=lambda: str(self._health()["status"]),
-            connections=self._client_connections,
+            connections=gateways_of(self._servers.values).connections,
         )
         self._management = server
         self._stack.append(server.stop)
@@ -564,11 +566,6 @@ class Node:
     def _connection_counts(self) -> dict[str, int]:
         """Connected clients by protocol."""
         return {name: it.connection_count for name, it in self._servers.items()}
-
-    def _client_connections(self) -> list[Any]:
-        """All connections of the listeners for clients."""
-        servers = self._servers.values()
-        return [c for server in servers for roster in server.rosters for c in roster.connections]
 
     # --- what operators see ---------------------------------------------------------------
 

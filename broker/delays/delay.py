@@ -110,6 +110,30 @@ class Delays:
         """Messages that are due, and whose topic takes none at the moment (a metric)."""
         return self._held.count
 
+    @property
+    def group(self) -> Group | None:
+        """What settles the messages that wait (for operators); None before the first one."""
+        return self._timed.group
+
+    def cancel(self, offset: int) -> Position:
+        """The message at an offset of the delayed ones is not released. The wheel has it until it
+        would have been due, and passes over it then.
+
+        Raises:
+            Refused: NOT_FOUND, LOCKED (some are being released, maybe this one).
+        """
+        group = self._timed.group
+        if group is None or not group.cursor.floor <= offset < group.queue.index.end_offset:
+            raise Refused(Reason.NOT_FOUND, f"no delayed message waits at offset {offset}")
+        if group.cursor.is_settled(offset):
+            raise Refused(Reason.NOT_FOUND, f"no delayed message waits at offset {offset}")
+        if self._at_work:
+            raise Refused(Reason.LOCKED, "messages are being released just now: try again")
+        self._core.check_writable(frees=True)
+        group.settle(offset, 1)
+        self._queue_store.write_acks()
+        return Position(self._core.log.appended)
+
     # --- publishing -----------------------------------------------------------------------
 
     def publish_later(

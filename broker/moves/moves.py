@@ -61,6 +61,8 @@ QOS2_PROPERTY: Final = "PMQ_QOS2"
 """(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
 WILL_PROPERTY: Final = "PMQ_WILL"
 """The number of the will that became this message, in hex: that has ended (`sessions/wills.py`)."""
+SENT_ON_PROPERTY: Final = "PMQ_RD"
+"""The dead letter of a topic that this message was, in hex: see `redrives.py`."""
 OWNER_PROPERTY: Final = "PMQ_BY"
 """The user who prepared a half message."""
 
@@ -73,6 +75,7 @@ _BOUND: Final = frozenset(
         QOS2_PROPERTY.encode(),
         WILL_PROPERTY.encode(),
         OWNER_PROPERTY.encode(),
+        SENT_ON_PROPERTY.encode(),
         ORIGIN_PROPERTY.encode(),
     }
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -110,6 +110,10 @@ class Session(Protocol):
     def expiry_seconds(self) -> int | None:
         """How long the session outlives its connection: what the client asked for, or what the
         operator allows if that is less. 0: not at all; None: for ever."""
+
+    @property
+    def subscriptions(self) -> Sized:
+        """What it subscribed to, as far as its number goes."""
 
     def options(self) -> Iterator[tuple[Address, SubscriptionOptions]]:
         """Its subscriptions. If one of them is with No Local, its client's messages have to say who

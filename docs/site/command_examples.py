@@ -17,11 +17,31 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "broker status": ["polymq broker status"],
     "completion": ["polymq completion fish"],
     "health": ["polymq health"],
+    "connection close": ["polymq connection close --user bob --reason maintenance"],
+    "connection list": ["polymq connection list --protocol amqp --address 10.1.0.0/16"],
+    "connection show": ["polymq connection show 1795812399001-000000007"],
     "console": [
         "polymq console",
         "polymq console --url https://broker.example.com:9465 --ca ca.pem",
     ],
+    "consumer list": ["polymq consumer list --sort waiting --limit 10"],
+    "consumer reset": [
+        "polymq consumer reset group:reports --time 2h --dry-run",
+        "polymq consumer reset queue:orders --newest",
+    ],
+    "consumer show": ["polymq consumer show queue:orders --watch 2"],
+    "deadletter list": ["polymq deadletter list"],
+    "deadletter redrive": [
+        "polymq deadletter redrive queue:dead --source bills --dry-run",
+        "polymq deadletter redrive queue:dead --exchange shop --routing-key order.again",
+    ],
+    "deadletter show": ["polymq deadletter show queue:dead"],
     "doctor": ["polymq doctor"],
+    "message list": [
+        "polymq message list orders --last 10",
+        "polymq message list orders --since 2h --tag new",
+    ],
+    "message peek": ["polymq message peek billing --limit 5"],
     "message publish": [
         "polymq message publish orders new --content-type application/json < order.json"
     ],
@@ -63,6 +83,7 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "store": ["polymq store"],
     "store cut list": ["polymq store cut list"],
     "store cut show": ["polymq store cut show FILE --topic orders --format json"],
+    "top": ["polymq top", "polymq top --once --json"],
     "topic create": ["polymq topic create orders --queues 4 min_in_sync=2"],
     "topic delete": ["polymq topic delete orders --yes"],
     "topic list": ["polymq topic list"],
@@ -76,4 +97,9 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "user list": ["polymq user list"],
     "user password": ["polymq user password ann --password-file new.secret"],
     "user role": ["polymq user role device7 --add device"],
+    "webhook list": ["polymq webhook list"],
+    "webhook pause": ["polymq webhook pause billing"],
+    "webhook resume": ["polymq webhook resume billing"],
+    "webhook show": ["polymq webhook show billing"],
+    "webhook try": ["polymq webhook try billing"],
 }

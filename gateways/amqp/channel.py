@@ -50,6 +50,8 @@ class Link(Protocol):
     port: BrokerPort
     limits: Limits
     user: str
+    connection_id: str
+    """See `net.clients.identity`."""
     publisher: BatchPath
     replies: Replies
     consumer_count: int

@@ -50,7 +50,7 @@ from polymq.gateways.amqp.login import Login, check_vhost
 from polymq.gateways.amqp.protocol import Protocol, Work
 from polymq.gateways.amqp.sasl import MECHANISMS
 from polymq.gateways.amqp.spec import Method
-from polymq.gateways.amqp.states import State
+from polymq.gateways.amqp.states import SENT, State
 from polymq.gateways.amqp.tables import Buffer
 from polymq.gateways.amqp.templates import Templates
 from polymq.gateways.amqp.transport import Transport
@@ -58,9 +58,6 @@ from polymq.net.flow import ANSWERS, DISK, LOGIN, QUESTION, TURN, Flow
 from polymq.net.kernels.streams import clock_ms
 from polymq.net.message_counts import MessageCounts
 from polymq.net.turns import Turns
-
-SHORT_STRING_MAX: Final = 255
-"""AMQP's short strings have a size of one byte; the reasons are plain ASCII."""
 
 _HANDLERS: Final[Mapping[type[Method], topology.Handler]] = {
     **topology.HANDLERS,
@@ -107,6 +104,7 @@ class Client:
         self.new_tag = new_tag
         self.user = ""
         self.opened_ms = 0  # when connection.open came
+        self.connection_id = transport.connection_id
         self.channels: dict[int, Channel] = {}
         self.consumer_count = 0
         self.transaction_bytes = 0
@@ -126,7 +124,7 @@ class Client:
         self._ended = False  # channels are closed, exclusive queues gone
         self._gone = False  # the socket is
         self._deaf = False  # whatever comes is dropped
-        self._flow = Flow()
+        self.flow = Flow()
         self._steps: deque[Iterator[None]] = deque()  # what is left of events that are too long
         self._turns = turns
         self._waited = False  # the first publish of an event, for its turn
@@ -147,7 +145,7 @@ class Client:
         if self._deaf:
             self._drop(end - start)
             return end
-        if not self._flow.handles:
+        if not self.flow.handles:
             self._rest += bytes(buffer[start:end])
             self.login.sent_ahead(len(self._rest))
             return end
@@ -172,7 +170,7 @@ class Client:
             return end
         if self.login.sent_ahead(end - used):
             return end
-        if not self._flow.handles:
+        if not self.flow.handles:
             self._rest = bytes(buffer[used:end])
             used = end
         return used
@@ -182,7 +180,7 @@ class Client:
         turns = self._turns
         turns.begin()
         self._running = True
-        while not self._flow.waits & _BETWEEN_EVENTS:
+        while not self.flow.waits & _BETWEEN_EVENTS:
             try:
                 event = self._core.next_event()
                 if event is None:
@@ -192,7 +190,7 @@ class Client:
                 self.fail(error)
             if not self._take_steps():
                 break
-            if not self._deaf and (self._flow.waits & TURN or turns.is_over()):
+            if not self._deaf and (self.flow.waits & TURN or turns.is_over()):
                 self._rest_until_next_turn()
                 break
         self._running = False
@@ -201,7 +199,7 @@ class Client:
     def work(self, steps: Iterator[None]) -> None:
         """See `channel.Link.work`."""
         self._steps.append(steps)
-        if not self._running and not self._flow.waits & TURN:
+        if not self._running and not self.flow.waits & TURN:
             self._turns.begin()
             self._take_steps()
             if not self._gone:
@@ -227,8 +225,8 @@ class Client:
         return True
 
     def _rest_until_next_turn(self) -> None:
-        if not self._flow.waits & TURN:
-            self._flow.begin(TURN)
+        if not self.flow.waits & TURN:
+            self.flow.begin(TURN)
             self._turns.wait(self._rested)
 
     def _handle(self, event: Event) -> None:
@@ -305,7 +303,7 @@ class Client:
 
     def keeps_up(self) -> bool:
         """Whether the disk keeps up with what is published; if not, nothing is read until then."""
-        flow = self._flow
+        flow = self.flow
         if not flow.waits & DISK and self.port.overloaded(self._disk_caught_up):
             flow.begin(DISK)
             if not self._running:
@@ -313,7 +311,7 @@ class Client:
         return not flow.waits & DISK
 
     def _disk_caught_up(self) -> None:
-        self._flow.end(DISK)
+        self.flow.end(DISK)
         if not self._gone and not self._running:
             self.check_pressure()
 
@@ -374,7 +372,7 @@ class Client:
 
     def _wait(self, action: Callable[[], None]) -> None:
         """Do the action when what was published is visible; hold everything behind it."""
-        self._flow.begin(QUESTION)
+        self.flow.begin(QUESTION)
         self.port.when_committed(
             Position(self.publisher.position),
             self.publisher.durability,
@@ -385,7 +383,7 @@ class Client:
     def _act(self, action: Callable[[], None]) -> None:
         if self._ended:
             return
-        self._flow.end(QUESTION)
+        self.flow.end(QUESTION)
         self._running = True
         try:
             action()
@@ -400,18 +398,18 @@ class Client:
 
     def pause(self, wait: int = QUESTION) -> Callable[[], None]:
         """See `channel.Link.pause` and `login.Host.pause`."""
-        self._flow.begin(wait)
+        self.flow.begin(wait)
         return partial(self._release, wait)
 
     def _release(self, wait: int) -> None:
-        self._flow.end(wait)
+        self.flow.end(wait)
         if not self._running:
             # Not from within an engine's callback: another connection may be taking events.
             self._transport.later(self._go_on)
 
     def _rested(self) -> None:
         """Others had their turn."""
-        self._flow.end(TURN)
+        self.flow.end(TURN)
         self._turns.begin()
         if self._take_steps():
             self._go_on()
@@ -420,7 +418,7 @@ class Client:
 
     def _go_on(self) -> None:
         """Take what was kept while standing still."""
-        if self._gone or not self._flow.handles:
+        if self._gone or not self.flow.handles:
             return
         rest, self._rest = self._rest, b""
         if rest:
@@ -464,8 +462,8 @@ class Client:
             self._outbox.drop_bodies()
             self._empty_outbox()
         self._transport.abort_in(self.limits.linger_seconds)
-        self._flow.waits = 0
-        self._flow.regulate(self._transport)
+        self.flow.waits = 0
+        self.flow.regulate(self._transport)
 
     def _drop(self, size: int) -> None:
         """So much came that nobody looks at."""
@@ -477,16 +475,12 @@ class Client:
         """See `login.Host.entered`."""
         self.asks_always = port is not self.port
         self.port = port
-        self.publisher = BatchPath(
-            port=port, templates=self._templates.of(port), counts=self.counts
-        )
+        templates = self._templates.of(port)
+        self.publisher = BatchPath(port=port, templates=templates, counts=self.counts)
         self.user = principal
-        tune = spec.ConnectionTune(
-            channel_max=self.limits.channel_max,
-            frame_max=self.limits.frame_bytes_max,
-            heartbeat=self.limits.heartbeat_seconds,
-        )
-        self.reply(0, tune)
+        most = self.limits
+        limits = (most.channel_max, most.frame_bytes_max, most.heartbeat_seconds)
+        self.reply(0, spec.ConnectionTune(*limits))
 
     def _open(self, method: spec.ConnectionOpen) -> None:
         check_vhost(method)
@@ -494,6 +488,11 @@ class Client:
         self._transport.proven()
         self.reply(0, spec.ConnectionOpenOk())
         self.storage_blocks(self._why_blocked())
+
+    @property
+    def hears(self) -> bool:
+        """Whether it can be told that its connection ends."""
+        return (self._core.state, spec.ConnectionClose) in SENT
 
     @property
     def is_over(self) -> bool:
@@ -536,9 +535,9 @@ class Client:
             yield from steps
             yield
         yield from self.port.queues.release_owner(self)
-        held = self._flow.waits & (QUESTION | LOGIN)
+        held = self.flow.waits & (QUESTION | LOGIN)
         if held:  # close-ok has to be heard, behind whatever was kept
-            self._flow.end(held)
+            self.flow.end(held)
             self._transport.later(self._go_on)
 
     def stop(self) -> None:
@@ -572,7 +571,7 @@ class Client:
             return
         if self.login.has_capability("connection.blocked"):
             self._sent_blocked = bool(reason)
-            blocked = spec.ConnectionBlocked(reason=reason[:SHORT_STRING_MAX])
+            blocked = spec.ConnectionBlocked(reason=reason[: spec.SHORT_STRING_MAX])
             notice = self._core.send(blocked if reason else spec.ConnectionUnblocked(), 0)
             self._transport.write(notice)  # not behind confirms that wait for the same disk
 
@@ -645,13 +644,13 @@ class Client:
     def _weigh(self) -> None:
         """Whether the answers that wait, or that the client does not read, are too many."""
         waiting = self.answers.bytes_waiting + self.unread_bytes
-        self._flow.set(ANSWERS, waiting > self.limits.answers_bytes_max)
+        self.flow.set(ANSWERS, waiting > self.limits.answers_bytes_max)
 
     def check_pressure(self) -> None:
         """Read on while there is nothing to wait for (`net.flow`)."""
         if self._lingering:
             return  # all that comes is dropped
-        flow = self._flow
+        flow = self.flow
         was_full = flow.waits & ANSWERS
         self._weigh()
         flow.regulate(self._transport)

@@ -13,6 +13,7 @@ from polymq.gateways.amqp.client import Client
 from polymq.gateways.amqp.heartbeat import Beat, Heartbeat
 from polymq.gateways.amqp.limits import Limits
 from polymq.gateways.amqp.methods import HEARTBEAT
+from polymq.net.clients import ClientInfo, identity
 from polymq.net.connection import Context, SocketConnection
 
 FINE_HEARTBEAT_SECONDS: Final = 20
@@ -21,6 +22,8 @@ FINE_HEARTBEAT_SECONDS: Final = 20
 
 class Connection(SocketConnection):
     """One socket and its client: `client.Transport`."""
+
+    protocol = "amqp"
 
     def __init__(
         self, context: Context, limits: Limits, new_client: Callable[[Connection], Client]
@@ -95,6 +98,39 @@ class Connection(SocketConnection):
     def fed(self) -> None:
         """See `net.SocketConnection.fed`: who had to wait for the turn's bound may go on."""
         self.client.drained()
+
+    # --- what operators see (`net.clients`) ---------------------------------------------------
+
+    @property
+    def user(self) -> str:
+        """See `net.clients`."""
+        return self.client.user if self.has_socket else ""
+
+    @property
+    def client_name(self) -> str:
+        """What it says of itself, as RabbitMQ's clients do."""
+        return self.client.login.client_name if self.has_socket else ""
+
+    @property
+    def connection_id(self) -> str:
+        """See `client.Transport`."""
+        return identity(self)
+
+    def describe(self) -> ClientInfo:
+        """See `net.clients`."""
+        client = self.client
+        return self.described(
+            client.flow, channels=len(client.channels), consumers=client.consumer_count
+        )
+
+    def end(self, why: str) -> None:
+        """Close it as the broker may (AMQP 1.4.2.10), with the reason."""
+        if not self.has_socket:
+            return
+        if self.client.hears:
+            self.client.login.expelled(why)
+        else:
+            self.close()
 
     # --- client.Transport -------------------------------------------------------------------
 

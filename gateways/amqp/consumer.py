@@ -31,6 +31,7 @@ from polymq.gateways.amqp.large_deliveries import (
 )
 from polymq.gateways.amqp.long_properties import ROOMY_FRAME_BYTES
 from polymq.gateways.amqp.methods import content_frames, short_string
+from polymq.net.clients import ConsumerInfo
 
 if TYPE_CHECKING:
     from polymq.gateways.amqp.ack_deadline import AckDeadline
@@ -121,6 +122,17 @@ class Consumer(Holder):
     def takes_apart(self, meta: RunMeta) -> bool:
         """See `broker.port.TakesApart`."""
         return not mapping.delivery_form(meta)[0] or _is_tight(self._channel.link.frame_max)
+
+    def describe(self) -> ConsumerInfo:
+        """See `net.clients`."""
+        link = self._channel.link
+        return ConsumerInfo(
+            name=self.tag,
+            connection=link.connection_id,
+            user=link.user,
+            prefetch=self._limit,
+            unacknowledged=self.unacked_count,
+        )
 
     # --- broker.port.Consumer ---------------------------------------------------------------
 

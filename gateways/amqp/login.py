@@ -63,6 +63,7 @@ class Login:
         asking: the engine was asked, and has not answered.
         client_properties: what the client says of itself.
         mechanism: by which it logs in.
+        client_name: `connection_name` of what the client says of itself; empty: it says none.
     """
 
     def __init__(self, host: Host, transport: Transport) -> None:
@@ -71,6 +72,7 @@ class Login:
         self.asking = False
         self.client_properties: Mapping[str, Any] = {}
         self.mechanism = ""
+        self.client_name = ""
         self._capabilities: Mapping[str, Any] = {}
         self._leave: Callable[[], None] | None = None  # takes it off the list of its user
         self._withdraw: Callable[[], None] | None = None  # what the engine was asked
@@ -84,6 +86,8 @@ class Login:
         self.client_properties, self.mechanism = method.client_properties, method.mechanism
         capabilities = method.client_properties.get("capabilities")
         self._capabilities = capabilities if isinstance(capabilities, Mapping) else {}
+        name = method.client_properties.get("connection_name")
+        self.client_name = name if isinstance(name, str) else ""
         try:
             user, password = credentials(method.mechanism, method.response)
         except Malformed:
@@ -139,7 +143,7 @@ class Login:
             if isinstance(principal, Refused):
                 raise principal
             port = self._host.port.admission.for_principal(principal)
-            self._leave = port.principal.enter(self._expelled)
+            self._leave = port.principal.enter(self.expelled)
         except Refused as error:
             try:
                 self._refuse(method, error)
@@ -148,7 +152,7 @@ class Login:
             return
         self._host.entered(principal, port)
 
-    def _expelled(self, why: str) -> None:
+    def expelled(self, why: str) -> None:
         """The user may not be here any more."""
         self._host.fail(RemoteProtocolError(ReplyCode.CONNECTION_FORCED, why))
 

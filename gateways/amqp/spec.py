@@ -16,6 +16,9 @@ from typing import Any, ClassVar, Final, dataclass_transform
 
 NO_TABLE: Final[Mapping[str, Any]] = MappingProxyType({})
 
+SHORT_STRING_MAX: Final = 255
+"""Bytes of a short string: its size is one byte."""
+
 CLIENT: Final = 1
 SERVER: Final = 2
 BOTH: Final = CLIENT | SERVER

@@ -17,6 +17,10 @@ class Transport(Protocol):
     def address(self) -> str:
         """The client's address without its port."""
 
+    @property
+    def connection_id(self) -> str:
+        """See `net.clients.identity`."""
+
     def certificate_subject(self) -> str:
         """The subject of the client's certificate; empty: it has none."""
 

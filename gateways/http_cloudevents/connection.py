@@ -26,6 +26,8 @@ from aiohttp.http_exceptions import LineTooLong
 from polymq.gateways.http_cloudevents.attributes import printable
 from polymq.gateways.http_cloudevents.cycle_free import RequestHandler, forget_frames
 from polymq.gateways.http_cloudevents.limits import Limits
+from polymq.net.clients import ClientInfo, state_of
+from polymq.net.kernels.streams import clock_ms
 from polymq.net.message_counts import MessageCounts
 from polymq.net.roster import Roster
 
@@ -71,9 +73,27 @@ class Connection(RequestHandler):
         limits: bounds.
         census: shared by all connections of the server.
         roster: likewise; it has let this connection in.
+        number: of the connections of all listeners, which one this is.
+
+    Attributes:
+        user: who sent the last request; empty for nobody.
+        began_ms: when it was accepted, in milliseconds since the epoch.
     """
 
-    __slots__ = ("_census", "_head_timer", "_in_request", "_limits", "_roster")
+    __slots__ = (
+        "_census",
+        "_head_timer",
+        "_in_request",
+        "_limits",
+        "_roster",
+        "began_ms",
+        "number",
+        "peer",
+        "user",
+    )
+
+    protocol = "http"
+    client_name = ""
 
     def __init__(
         self,
@@ -83,6 +103,7 @@ class Connection(RequestHandler):
         limits: Limits,
         census: Census,
         roster: Roster[Connection],
+        number: int = 0,
     ) -> None:
         super().__init__(
             manager,
@@ -98,12 +119,17 @@ class Connection(RequestHandler):
         self._limits = limits
         self._census = census
         self._roster = roster
+        self.number = number
+        self.began_ms = clock_ms()
+        self.peer = self.user = ""
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_request = False  # between the call of the handler and its answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Expect a head."""
         super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
         self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -120,6 +146,40 @@ class Connection(RequestHandler):
     def proven(self) -> None:
         """The client made a request that the engine lets in. Safe to call again."""
         self._roster.proven(self)
+
+    # --- what operators see (`net.clients`) -------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Remote address without its port."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def has_socket(self) -> bool:
+        """Whether the socket is connected."""
+        return self.transport is not None
+
+    def describe(self) -> ClientInfo:
+        """See `net.clients`."""
+        transport = self.transport
+        return ClientInfo(
+            listener=self._roster.where,
+            tls=transport is not None and transport.get_extra_info("ssl_object") is not None,
+            state=state_of(
+                None,
+                proven=self._roster.is_proven(self),
+                closing=transport is None or transport.is_closing(),
+            ),
+        )
+
+    def end(self, why: str) -> None:
+        """Answer the request that is handled, and close. HTTP has no way to say why."""
+        if self._in_request:
+            self.close()
+        else:
+            self.force_close()
+
+    # --- the requests -----------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Bytes between requests begin a head."""

@@ -357,6 +357,7 @@ class Handlers:
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.proven()
+        connection.user = client.principal
         return client
 
     def _publisher(self, port: BrokerPort) -> Publisher:

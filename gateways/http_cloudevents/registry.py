@@ -109,6 +109,13 @@ class Registry:
         """All subscriptions, by name."""
         return [self._subscriptions[name] for name in sorted(self._subscriptions)]
 
+    def webhook(self, name: str) -> tuple[Subscription | None, Webhook | None]:
+        """A subscription that has a sink, and what serves it now; None if there is none."""
+        subscription, part = self._subscriptions.get(name), self._parts.get(name)
+        if subscription is None or subscription.sink is None:
+            return None, None
+        return subscription, part if isinstance(part, Webhook) else None
+
     def get(self, name: str) -> Subscription:
         """One subscription. Raises Problem: 404."""
         subscription = self._subscriptions.get(name)
@@ -167,6 +174,22 @@ class Registry:
             self._subscriptions[wanted.name] = wanted
             await self._replace_part(wanted)
             return existing is None
+
+    async def set_disabled(self, name: str, why: str | None) -> None:
+        """Stop delivering a webhook for this reason, or deliver it again (None). Raises Problem:
+        404, 409, 503."""
+        with self._change(name):
+            subscription = self.get(name)
+            if (subscription.disabled is None) == (why is None):
+                return
+            changed = replace(subscription, disabled=why)
+            position = self._shared.port.documents.put(DOCUMENT_KIND, name, changed.document())
+            await self._shared.commits.wait(position)
+            self._subscriptions[name] = changed
+            if why is None:
+                self._start_part(changed)
+            else:
+                await self._stop_part(name, drain_seconds=changed.config.timeout_seconds)
 
     async def delete(self, name: str) -> None:
         """Delete a subscription with its queue. Raises Problem: 404, 409, 503."""

@@ -34,6 +34,7 @@ from polymq.gateways.http_cloudevents.connection import FULL, Census, Connection
 from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.gateways.http_cloudevents.handlers import Handlers, allow
 from polymq.gateways.http_cloudevents.limits import Limits, WebhookSettings
+from polymq.gateways.http_cloudevents.operating import WebhookControl
 from polymq.gateways.http_cloudevents.publishing import Commits
 from polymq.gateways.http_cloudevents.registry import Registry
 from polymq.gateways.http_cloudevents.responses import problems, refuse_unknown
@@ -89,6 +90,7 @@ class Server:
     ) -> None:
         self._port = port
         self._loop = context.loop
+        self._numbers = context.numbers
         self._accepts = context.accepts
         self._in_turns = InTurns(context.loop, context.turns)
         self._limits = limits or Limits()
@@ -163,6 +165,10 @@ class Server:
         """The names of the subscriptions that have a sink."""
         return frozenset() if self._registry is None else self._registry.webhooks
 
+    def webhooks(self) -> WebhookControl | None:
+        """For operators; None before the start."""
+        return None if self._registry is None else WebhookControl(self._registry)
+
     # --- start and stop -----------------------------------------------------------------------
 
     async def start(
@@ -233,6 +239,7 @@ class Server:
             limits=self._limits,
             census=self.census,
             roster=self.roster,
+            number=next(self._numbers),
         )
         return self.roster.admit(make, address)
 

@@ -25,6 +25,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from polymq.broker.port import BrokerPort, Delivery, QueueConsumer, Refused
 from polymq.gateways.http_cloudevents.held import Held, every_kind, take
@@ -36,11 +37,32 @@ from polymq.gateways.http_cloudevents.shared import Shared
 from polymq.gateways.http_cloudevents.sinks import Answer
 from polymq.gateways.http_cloudevents.slots import Reputation
 from polymq.gateways.http_cloudevents.subscriptions import Subscription, without_query
+from polymq.net.kernels.streams import clock_ms
 
 logger = logging.getLogger(__name__)
 
+FAILURES_MAX: Final = 10
+"""Failed requests of each webhook that operators see, of some hundred bytes each."""
 _DISK_RETRY: RetryPolicy = RetryPolicy(first_seconds=1.0, wait_seconds_max=10.0)
 """Between attempts to store a dead letter while the engine refuses."""
+
+
+class Attempt(NamedTuple):
+    """A request that failed.
+
+    Attributes:
+        at_ms: when it ended, in milliseconds since the epoch.
+        status: of the answer; 0: there was none.
+        text: what went wrong.
+        seconds: how long it took.
+        events: how many it carried.
+    """
+
+    at_ms: int
+    status: int
+    text: str
+    seconds: float
+    events: int
 
 
 class Webhook:
@@ -49,6 +71,10 @@ class Webhook:
     Args:
         port: that of the subscription's owner.
         retired: called when it stops for good, with the reason.
+
+    Attributes:
+        failures: the last requests that failed.
+        delivered_ms: when the last one succeeded, in milliseconds since the epoch; None: none yet.
     """
 
     def __init__(
@@ -76,6 +102,10 @@ class Webhook:
         self._busy = False  # a request is under way, or waits for its turn
         self._reputation = Reputation.NEW
         self._stopping = False
+        self.failures: deque[Attempt] = deque(maxlen=FAILURES_MAX)
+        self.delivered_ms: int | None = None
+        self._nap: asyncio.Future[None] | None = None  # until the next attempt
+        self._nap_ends = 0.0
         queue = port.queues.subscription_queue(subscription.name)
         self._queue: QueueConsumer = port.queues.consume(
             queue, self, exclusive=True, owner=self, takes_apart=every_kind
@@ -88,6 +118,29 @@ class Webhook:
     def failing(self) -> bool:
         """Whether the last request failed in a way that may pass."""
         return self._attempts > 0
+
+    # --- what operators see and do ------------------------------------------------------------
+
+    @property
+    def attempts(self) -> int:
+        """Failed requests for the head so far."""
+        return self._attempts
+
+    @property
+    def held_count(self) -> int:
+        """Events that were taken from the queue."""
+        return len(self._window)
+
+    @property
+    def next_seconds(self) -> float | None:
+        """Until the next attempt; None if none is waited for."""
+        if self._nap is None:
+            return None
+        return max(0.0, self._nap_ends - self._shared.loop.time())
+
+    def hurry(self) -> bool:
+        """Try again at once. Returns whether an attempt was waited for."""
+        return self._nap is not None and self._nap.cancel()
 
     # --- the consumer of the queue ------------------------------------------------------------
 
@@ -163,8 +216,17 @@ class Webhook:
                 reputation=self._reputation,
             )
             self._busy = False
+            self._note(answer, len(head))
             self._reputation = self._reputation_after(answer)
             await self._act(head, answer)
+
+    def _note(self, answer: Answer, count: int) -> None:
+        """For operators."""
+        now = clock_ms()
+        if answer.verdict is Verdict.DELIVERED:
+            self.delivered_ms = now
+        else:
+            self.failures.append(Attempt(now, answer.status, answer.text, answer.seconds, count))
 
     def _reputation_after(self, answer: Answer) -> Reputation:
         """What the last request says of the subscription."""
@@ -183,7 +245,7 @@ class Webhook:
         self._alone = state.alone
         self._last_chance = state.last_chance
         if state.attempts:
-            await self._sleep_for(
+            await self._rest(
                 self._retry.wait_seconds(state.attempts, self._shared.random(), retry_after=None)
             )
 
@@ -234,7 +296,7 @@ class Webhook:
             self._keep()
             if self._attempts == 1:
                 logger.info("webhook %s: %s; trying again", self.subscription.name, answer.text)
-            await self._sleep_for(
+            await self._rest(
                 self._retry.wait_seconds(self._attempts, self._shared.random(), answer.retry_after)
             )
         elif len(head) > 1:
@@ -294,6 +356,18 @@ class Webhook:
     def _make_ready(self) -> None:
         if not self._stopping:
             self._queue.ready()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait before the next attempt, unless an operator wants it now."""
+        if self._stopping:
+            return
+        self._nap_ends = self._shared.loop.time() + seconds
+        nap = self._nap = asyncio.ensure_future(self._shared.sleep(seconds))
+        try:
+            await asyncio.wait([nap])
+        finally:
+            self._nap = None
+            nap.cancel()
 
     async def _sleep_for(self, seconds: float) -> None:
         if seconds > 0 and not self._stopping:

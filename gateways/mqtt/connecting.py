@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 class Connecting(SocketConnection):
     """What `Connection` is until CONNACK is sent."""
 
+    protocol = "mqtt"
     fast_path: FastPath
     """Of the connection, the `SessionLink` of its session. `Connection` makes it."""
 
@@ -80,7 +81,7 @@ class Connecting(SocketConnection):
         """The client may not be here any more."""
         raise NotImplementedError
 
-    def ended(self, why: str) -> None:
+    def end(self, why: str) -> None:
         """An operator wants the connection to end."""
         raise NotImplementedError
 
@@ -109,7 +110,7 @@ class Connecting(SocketConnection):
         raise NotImplementedError
 
     @property
-    def _user(self) -> str:
+    def user(self) -> str:
         """The name of the user that logged in; empty if it is nobody's."""
         return "" if self._principal == ANONYMOUS else self._principal
 
@@ -118,6 +119,11 @@ class Connecting(SocketConnection):
         """How many filters of one packet are worth noting."""
         events = self._shared.client_events
         return 0 if events is None else events.noted_max
+
+    @property
+    def client_name(self) -> str:
+        """Its client identifier."""
+        return self._client_id
 
     # --- before the login is known ----------------------------------------------------------
 
@@ -380,7 +386,7 @@ class Connecting(SocketConnection):
         own = self._port.principal
         if not own.asks:
             return False
-        autos = filters_of(self._shared.auto_subscriptions, login.own_id, self._user)
+        autos = filters_of(self._shared.auto_subscriptions, login.own_id, self.user)
         wanted = [
             *about_will(login.packet.will, self._mapping, own),
             *about_filters((name for _, name in autos), self._mapping, own),
@@ -411,14 +417,14 @@ class Connecting(SocketConnection):
             principal,
             login.own_id,
             asked_as=AskedAs(
-                user=self._user,
+                user=self.user,
                 client_id=login.own_id,
                 address=self.address,
                 mount_point=self._shared.rules.mount_point,
                 name_of=broker_name,
             ),
         )
-        self._mapping = self._mapping.of(self._port, login.own_id, self._user)
+        self._mapping = self._mapping.of(self._port, login.own_id, self.user)
         self._leave = self._port.principal.enter(self.expelled)
 
     def _log_in(self, login: Login, principal: str) -> Session:
@@ -465,7 +471,7 @@ class Connecting(SocketConnection):
 
     def _connected(self, login: Login, session: Session) -> None:
         self._session = session
-        client = login.client(self, self._principal, self.ended)
+        client = login.client(self, self._principal, self.end)
         self._left = self._port.admission.client_came(client)
         no_local = any(options.no_local for _, options in session.options())
         if no_local or self._limits.names_publishers:
@@ -495,7 +501,7 @@ class Connecting(SocketConnection):
         if self._session is not session or login is None:
             return  # the connection ended meanwhile
         self._counters.connections += 1
-        properties = login.properties(session, self._limits, self._user)
+        properties = login.properties(session, self._limits, self.user)
         self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
         self._announced = client
@@ -512,7 +518,7 @@ class Connecting(SocketConnection):
             self._mapping,
             self._limits.features,
             login.own_id,
-            self._user,
+            self.user,
             self._noted_max,
         )
         self._port.principal.know(before)

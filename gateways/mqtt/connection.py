@@ -63,6 +63,7 @@ from polymq.gateways.mqtt.reading import Reading
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.shared import Shared
 from polymq.gateways.mqtt.subscribing import Outcome, subscribe, unsubscribe
+from polymq.net.clients import ClientInfo
 from polymq.net.flow import AHEAD, DISK, LEAVING, QUESTION, TURN, UNREAD, UPLOAD
 
 log = logging.getLogger(__name__)
@@ -546,10 +547,17 @@ class Connection(Connecting):
         self._say_closing(logging.INFO, why)
         self._finish(reason=_EXPELLED.get(why, ReasonCode.NOT_AUTHORIZED))
 
-    def ended(self, why: str) -> None:
+    def end(self, why: str) -> None:
         """An operator wants the connection to end."""
         self._say_closing(logging.INFO, why)
-        self._finish(reason=ReasonCode.ADMINISTRATIVE_ACTION)
+        self._finish(reason=ReasonCode.ADMINISTRATIVE_ACTION, text=why)
+
+    def describe(self) -> ClientInfo:
+        """See `net.clients`."""
+        session = self._session
+        return self.described(
+            self._flow, consumers=0 if session is None else len(session.subscriptions)
+        )
 
     def taken_over(self) -> None:
         """The session belongs to another connection now: this one ends, as if it had been lost."""

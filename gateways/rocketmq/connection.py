@@ -26,6 +26,7 @@ from polymq.gateways.rocketmq.requests import HANDLERS
 from polymq.gateways.rocketmq.rights import admit
 from polymq.gateways.rocketmq.sending import Sender
 from polymq.gateways.rocketmq.shared import Shared
+from polymq.net.clients import ClientInfo
 from polymq.net.connection import SocketConnection
 from polymq.net.flow import DISK, LEAVING, TURN, UNREAD, Flow
 from polymq.remoting.broker_fields import GroupFields
@@ -48,12 +49,16 @@ class Connection(SocketConnection):
             reached; None: the address that it reached.
 
     Attributes:
+        client_name: its client id, as its heartbeats say.
         principal: who sent the request that is carried out.
         port: the engine, as who sent the request that is carried out may use it. What answers
             later keeps it: the next request may be another user's.
         sender: stores what that user sends.
         language, version: of its library, as its heartbeats say.
     """
+
+    protocol = "rocketmq"
+    client_name = ""
 
     def __init__(self, shared: Shared, user: str, advertised: str | None = None) -> None:
         super().__init__(shared.context)
@@ -86,6 +91,15 @@ class Connection(SocketConnection):
             expelled=self._expelled,
             keys_max=self.shared.limits.access_keys_max,
         )
+
+    @property
+    def user(self) -> str:
+        """Who sent the last request."""
+        return self.principal
+
+    def describe(self) -> ClientInfo:
+        """See `net.clients`."""
+        return self.described(self._flow, consumers=self.shared.members.count_of(self))
 
     def _expelled(self, _why: str) -> None:
         self.close()

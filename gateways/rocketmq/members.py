@@ -95,6 +95,10 @@ class Members(Generic[Channel]):
         member = None if known is None else known.members.get(client_id)
         return member is not None and member.owner != owner
 
+    def count_of(self, channel: Channel) -> int:
+        """How many memberships a connection has, as producer or consumer."""
+        return self._counts.get(channel, 0)
+
     def heard(self, beat: Heartbeat, channel: Channel, now: float, owner: str = "") -> bool:
         """A heartbeat came, of a client that no other user has (`is_others`).
 

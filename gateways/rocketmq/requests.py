@@ -135,6 +135,7 @@ def heart_beat(client: Connection, request: Request) -> Answer:
             if refused.reason is not Reason.READ_ONLY:
                 raise
     client.language, client.version = request.language, request.version
+    client.client_name = beat.client_id
     now = client.context.now()
     if not client.shared.members.heard(beat, client, now, client.principal):
         raise Refused(Reason.LIMIT, "there are too many members of groups: try another broker")

@@ -12,6 +12,7 @@ from polymq.gateways.rocketmq.limits import Limits
 from polymq.gateways.rocketmq.mapping import Identity
 from polymq.gateways.rocketmq.shared import Shared
 from polymq.gateways.rocketmq.transactions import ask_producers
+from polymq.net.clients import ConsumerInfo, identity
 from polymq.net.connection import Context, SocketConnection
 from polymq.net.listener import Listener, listen
 from polymq.net.message_counts import TrafficCounts
@@ -127,6 +128,27 @@ class Server:
     def rosters(self) -> Sequence[Roster[SocketConnection]]:
         """For metrics."""
         return [listener.roster for listener in self._listeners]
+
+    def members_of(self, group: str) -> list[ConsumerInfo]:
+        """The members of a consumer group that are connected; none of one that is unknown."""
+        found = self._shared.members.consumers.get(group)
+        members = [] if found is None else list(found.members.values())
+        return [
+            ConsumerInfo(
+                name=member.client_id,
+                connection=identity(member.channel),
+                user=member.owner,
+                reads=tuple(
+                    f"{one.topic} {one.sub_string}" for one in member.data.subscription_data_set
+                ),
+            )
+            for member in members
+        ]
+
+    def moved(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A group goes on somewhere else in a queue: its members are told, if it has some."""
+        if group in self._shared.members.consumers:
+            self._shared.reset(group, topic, queue_id, offset)
 
     @property
     def protocol_error_count(self) -> int:

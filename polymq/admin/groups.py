@@ -8,8 +8,12 @@ from typing import Any
 from polymq.admin.bans import BanHandlers
 from polymq.admin.broker import BrokerHandlers
 from polymq.admin.caller import caller_group
+from polymq.admin.clients import ConnectionHandlers
 from polymq.admin.commits import Committed
+from polymq.admin.dead_letters import DeadLetterHandlers
+from polymq.admin.delayed import DelayedHandlers
 from polymq.admin.limits import LimitHandlers
+from polymq.admin.messages import MessageHandlers
 from polymq.admin.mqtt_clients import MqttClientHandlers
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.mqtt_retained import RetainedHandlers
@@ -22,10 +26,12 @@ from polymq.admin.queues import QueueHandlers
 from polymq.admin.records import RecordHandlers
 from polymq.admin.reload import ReloadHandlers
 from polymq.admin.replication import ReplicationHandlers
+from polymq.admin.resets import reader_group
 from polymq.admin.store import StoreHandlers
 from polymq.admin.topics import TopicHandlers
 from polymq.admin.trace import TraceHandlers
 from polymq.admin.users import UserHandlers
+from polymq.admin.webhooks import WebhookHandlers
 
 
 def all_groups(
@@ -48,7 +54,13 @@ def all_groups(
         BrokerHandlers(node).group(),
         TopicHandlers(engine, committed).group(),
         RecordHandlers().group(),
+        MessageHandlers(engine, committed).group(),
         QueueHandlers(engine, committed).group(),
+        ConnectionHandlers(node.gateways.connections).group(),
+        reader_group(engine, committed, node.gateways, names.name),
+        DeadLetterHandlers(engine, committed).group(),
+        DelayedHandlers(engine, committed).group(),
+        WebhookHandlers(engine, node.gateways).group(),
         MqttClientHandlers(engine, names).group(),
         SessionHandlers(engine, committed, names).group(),
         RetainedHandlers(engine, committed, names).group(),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from polymq.admin.backups import BackupHandlers
+from polymq.admin.gateways import Gateways
 from polymq.broker.engine import Engine
 from polymq.core_log.store import Store
 from polymq.names import Registration
@@ -13,6 +15,8 @@ from polymq.net.budget import Budget
 from polymq.reloading.reloader import Reloader
 from polymq.replicating import Replication
 from polymq.settings import Settings
+
+NO_GATEWAYS: Final = Gateways()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,7 @@ class ShownNode:
         status: `ok`, or what is wrong with it.
         connections: clients that are connected now, by protocol.
         registration: with name servers; None: it registers with none.
+        gateways: the protocol servers.
         started_ms: when it started, in milliseconds since the epoch.
         reloader: reloads the settings; None: nothing does.
     """
@@ -39,6 +44,7 @@ class ShownNode:
     registration: Callable[[], Registration | None]
     started_ms: int
     reloader: Reloader | None
+    gateways: Gateways = NO_GATEWAYS
 
     @property
     def settings(self) -> Settings:

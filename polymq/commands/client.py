@@ -17,6 +17,7 @@ from polymq.commands.access import (
 )
 from polymq.commands.cut import cut, leave_quietly
 from polymq.commands.find import message_find, message_show, show_message
+from polymq.commands.messages import message_list, message_peek
 from polymq.commands.options import config_option, data_flag, format_option, settings_from
 from polymq.commands.tables import fetch_items, json_option, show_json
 from polymq.errors import ExitCode, Failure
@@ -279,4 +280,6 @@ def store(context: click.Context, /, as_json: bool, **options: Any) -> None:
 
 message.add_command(message_find)
 message.add_command(message_show)
+message.add_command(message_list)
+message.add_command(message_peek)
 store.add_command(cut)

@@ -465,8 +465,8 @@ OF_THE_USERS = (
         name="amqp-templates-shared",
         why="what one client may publish, the next may as well",
         path="gateways/amqp/client.py",
-        old="templates=self._templates.of(port), counts",
-        new="templates=self._templates, counts",
+        old="        templates = self._templates.of(port)\n",
+        new="        templates = self._templates\n",
         tests=("tests/gateways/amqp/test_amqp_login.py",),
     ),
     Sabotage(

@@ -40,6 +40,7 @@ from tests.sabotage.of_the_sink import OF_THE_SINK
 from tests.sabotage.of_the_speed import OF_THE_SPEED
 from tests.sabotage.of_the_starts import OF_THE_STARTS
 from tests.sabotage.of_the_store import OF_THE_STORE
+from tests.sabotage.of_the_traffic import OF_THE_TRAFFIC
 from tests.sabotage.of_the_turns import OF_THE_TURNS
 from tests.sabotage.of_the_users import OF_THE_USERS
 from tests.sabotage.of_the_websockets import OF_THE_WEBSOCKETS
@@ -54,6 +55,7 @@ SABOTAGES = (
     *OF_THE_KERNELS,
     *OF_THE_BOUNDS,
     *OF_THE_TURNS,
+    *OF_THE_TRAFFIC,
     *OF_THE_CLIENTS,
     *OF_THE_CONVERSION,
     *OF_THE_DOCUMENTATION,

@@ -432,7 +432,7 @@ class BridgeConnection(Connection):
             version=VERSIONS[self._core.level],
             keep_alive_seconds=settings.keep_alive_seconds,
             connected_ms=clock_ms(),
-            end=self.ended,
+            end=self.end,
             trace=partial(trace_connection, self),
         )
 

@@ -42,6 +42,10 @@ class MemoryTransport:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.address = "127.0.0.1"
 
+    @property
+    def connection_id(self) -> str:
+        return "0-0"
+
     def certificate_subject(self) -> str:
         return ""
 

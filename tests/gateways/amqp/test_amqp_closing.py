@@ -33,7 +33,7 @@ def test_what_a_client_sends_after_the_close_is_read_and_dropped(
     """Else its writes fail, and the close-ok that is on its way is lost."""
     assert callable(close)
     peer = bench.peer(1)
-    peer.client._flow.begin(DISK)
+    peer.client.flow.begin(DISK)
     peer.client.check_pressure()
     reading = [peer.transport.reading]
     close(peer)

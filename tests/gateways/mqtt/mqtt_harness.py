@@ -104,6 +104,7 @@ class SpySession:
         self.inbound: set[int] = set()
         self.addresses: set[Address] = set()
         self.options_of: dict[Address, SubscriptionOptions] = {}
+        self.subscriptions = self.options_of
         self.refused: dict[Address, Refused] = {}
         self.will: Will | None = None
         self.resumed_count = 0

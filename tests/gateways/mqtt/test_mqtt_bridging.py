@@ -555,7 +555,7 @@ def test_why_a_connection_ended_is_said_once(
     elif error == "permissions":
         remote.connection.expelled(error)
     else:
-        remote.connection.ended(error)
+        remote.connection.end(error)
     remote.loop.run()
     assert remote.failures == [Failure(*expected)]
     assert lines_of(caplog) == []

@@ -1,0 +1,116 @@
+"""What operators see of webhooks, and do to them: pausing, resuming, trying again at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from polymq.broker.port import Reason, Refused, display_name
+from polymq.gateways.http_cloudevents.errors import Problem
+from polymq.gateways.http_cloudevents.registry import Registry
+from polymq.gateways.http_cloudevents.subscriptions import Subscription, without_query
+from polymq.gateways.http_cloudevents.webhooks import Attempt, Webhook
+
+PAUSED: Final = "paused by an operator"
+_REASONS: Final = {404: Reason.NOT_FOUND, 409: Reason.LOCKED}
+
+State = Literal["active", "failing", "paused", "disabled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookInfo:
+    """A webhook at one moment.
+
+    Attributes:
+        sink: its URL without the query, where secrets are.
+        owner: whose rights it has; empty for nobody's.
+        state: `failing` while the last request failed in a way that may pass.
+        why: why it is paused or disabled; empty while it works.
+        attempts: requests for what is at the head that failed.
+        next_seconds: until the next attempt, if it waits for one.
+        held: events that it has taken from its queue.
+        delivered_ms: when the last request was answered well; None: not since it was started.
+        failures: the last failed requests, the oldest first.
+    """
+
+    name: str
+    topic: str
+    sink: str
+    owner: str
+    state: State
+    why: str
+    attempts: int = 0
+    next_seconds: float | None = None
+    held: int = 0
+    delivered_ms: int | None = None
+    failures: tuple[Attempt, ...] = ()
+
+
+class WebhookControl:
+    """Operators' side of the subscriptions of one server."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def names(self) -> Iterator[str]:
+        """Those of all webhooks."""
+        return (one.name for one in self._registry.all() if one.sink is not None)
+
+    def show(self, name: str) -> WebhookInfo | None:
+        """One webhook; None if there is none of this name."""
+        subscription, part = self._registry.webhook(name)
+        return None if subscription is None else _info(subscription, part)
+
+    async def pause(self, name: str) -> None:
+        """Deliver nothing until it is resumed, also after a restart; events are collected
+        meanwhile. Raises Refused."""
+        await self._change(name, PAUSED)
+
+    async def resume(self, name: str) -> None:
+        """Deliver again what was paused, or stopped for another reason. Raises Refused."""
+        await self._change(name, None)
+
+    async def _change(self, name: str, why: str | None) -> None:
+        self._need(name)
+        try:
+            await self._registry.set_disabled(name, why)
+        except Problem as problem:
+            reason = _REASONS.get(problem.status, Reason.READ_ONLY)
+            raise Refused(reason, problem.detail) from None
+
+    def try_now(self, name: str) -> bool:
+        """Do not wait for the next attempt. Returns whether one was waited for. Raises Refused:
+        NOT_FOUND, LOCKED (it is not served)."""
+        _, part = self._registry.webhook(self._need(name).name)
+        if part is None:
+            raise Refused(Reason.LOCKED, f"webhook {name!r} is paused or disabled: resume it")
+        return part.hurry()
+
+    def _need(self, name: str) -> Subscription:
+        subscription, _ = self._registry.webhook(name)
+        if subscription is None:
+            raise Refused(Reason.NOT_FOUND, f"there is no webhook {name!r}")
+        return subscription
+
+
+def _info(subscription: Subscription, part: Webhook | None) -> WebhookInfo:
+    shown: dict[str, Any] = {
+        "name": subscription.name,
+        "topic": display_name(subscription.topic),
+        "sink": without_query(subscription.sink or ""),
+        "owner": subscription.owner,
+    }
+    if part is None:
+        why = subscription.disabled or "it is not served now"
+        return WebhookInfo(**shown, state="paused" if why == PAUSED else "disabled", why=why)
+    return WebhookInfo(
+        **shown,
+        state="failing" if part.failing else "active",
+        why="",
+        attempts=part.attempts,
+        next_seconds=part.next_seconds,
+        held=part.held_count,
+        delivered_ms=part.delivered_ms,
+        failures=tuple(part.failures),
+    )

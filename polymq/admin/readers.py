@@ -1,0 +1,257 @@
+"""Readers of all protocols in one list: how far each is, and who takes its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from itertools import islice
+from typing import Any, Final, Literal
+
+from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.reader_survey import AT_ONCE, Entry, Kind, State, Survey
+from polymq.broker.engine import Engine
+from polymq.broker.errors import Reason, Refused
+from polymq.steps import in_steps
+
+QUEUES_MAX: Final = 1_000
+"""Queues of one reader that are shown."""
+CONSUMERS_MAX: Final = 1_000
+"""Consumers of one reader that are shown."""
+DATED_MAX: Final = 16
+"""Queues of each reader of a list whose oldest message is dated."""
+
+Steps = Generator[Any, Any, Any]
+
+
+class Reader(Value):
+    """A reader of messages, and how far it is.
+
+    Attributes:
+        id: its kind, a colon and its name.
+        kind: `queue` (AMQP), `subscription` (HTTP, pulled or delivered to a webhook), `session`
+            (persistent session of MQTT), `share` (shared subscription of MQTT) or `group`
+            (consumer group of RocketMQ).
+        name: of the queue, subscription, client, filter or group.
+        user: whose it is; empty for nobody's, and for shares and groups, which many may use.
+        consumers: clients that take its messages now.
+        waiting: messages that it has not got.
+        unacknowledged: messages that it has got and not acknowledged. Groups of RocketMQ have none:
+            what they have not committed waits.
+        oldest_ms: when the oldest of those that wait was stored, in milliseconds since the epoch;
+            null: none waits, or that is not known.
+        lag_seconds: how long ago that was.
+    """
+
+    id: str
+    kind: Kind
+    name: str
+    user: str
+    consumers: int
+    waiting: int
+    unacknowledged: int
+    oldest_ms: int | None
+    lag_seconds: float | None
+
+
+class ReaderQueue(Value):
+    """How far a reader is in one queue.
+
+    Attributes:
+        topic: of a consumer group; empty for the others.
+        queue: its number in the topic; in a priority queue, 0 is the most important priority that
+            is in use.
+        position: offset of the next message that the reader gets.
+        end: one past the newest message.
+        waiting: messages that the reader has not got.
+        unacknowledged: messages that it has got and not acknowledged.
+        oldest_ms: when the oldest of those that wait was stored; null: none waits, or that is not
+            known.
+    """
+
+    topic: str
+    queue: int
+    position: int
+    end: int
+    waiting: int
+    unacknowledged: int
+    oldest_ms: int | None
+
+
+class Consumer(Value):
+    """Who takes messages of a reader.
+
+    Attributes:
+        name: consumer tag of AMQP, client identifier of MQTT and RocketMQ.
+        connection: the id of its connection; empty if it is not known.
+        user: who it is; empty for nobody.
+        prefetch: messages that it may have without acknowledging them; 0: any number; null: its
+            protocol has no such bound.
+        unacknowledged: messages that it has; null: that is not known.
+        reads: topics and the tags that it takes, of a member of a group.
+    """
+
+    name: str
+    connection: str
+    user: str
+    prefetch: int | None
+    unacknowledged: int | None
+    reads: list[str]
+
+
+class ReaderDetails(Reader):
+    """A reader with its queues and consumers.
+
+    Attributes:
+        queues: at most 1,000. Topics that a group has never committed an offset in are missing.
+        consumer_list: at most 1,000. The consumers of HTTP have no names, and are missing.
+    """
+
+    queues: list[ReaderQueue]
+    consumer_list: list[Consumer]
+
+
+class ReadersQuery(PageQuery):
+    """Which readers.
+
+    Attributes:
+        prefix: only readers whose names begin with this text.
+        sort: by id, or by the messages that wait, the most first.
+        kind: only readers of this kind.
+        user: only those of this user.
+    """
+
+    sort: Literal["id", "waiting"] = "id"
+    kind: Kind | Literal["all"] = "all"
+    user: str | None = None
+
+
+class ReaderHandlers:
+    """Carries out the operations that look at readers.
+
+    Args:
+        clock_ms: the time of day.
+    """
+
+    def __init__(self, engine: Engine, survey: Survey, *, clock_ms: Callable[[], int]) -> None:
+        self._reading = engine.core.reading
+        self._survey = survey
+        self._clock_ms = clock_ms
+
+    def group(self, more: list[Operation]) -> Group:
+        """The operations, and those of another module."""
+        return Group(
+            name="consumers",
+            about="Readers of messages of all protocols, and how far they are: queues with their "
+            "consumers, subscriptions, sessions and consumer groups.",
+            operations=[
+                Operation(
+                    method="GET",
+                    path="/consumers",
+                    name="listReaders",
+                    summary="List readers with what waits for them, and since when",
+                    right="monitor",
+                    handler=self._list,
+                    query=ReadersQuery,
+                    answer=Page[Reader],
+                ),
+                Operation(
+                    method="GET",
+                    path="/consumers/{id}",
+                    name="getReader",
+                    summary="Show a reader, its position in each queue, and its consumers",
+                    right="monitor",
+                    handler=self._show,
+                    answer=ReaderDetails,
+                    path_about={"id": "of the reader: its kind, a colon and its name"},
+                ),
+                *more,
+            ],
+        )
+
+    async def _list(self, call: Call[ReadersQuery]) -> Page[Reader]:
+        return await in_steps(self._page(call.query), self._reading)
+
+    def _page(self, query: ReadersQuery) -> Generator[Any, Any, Page[Reader]]:
+        survey, by_size = self._survey, query.sort == "waiting"
+        found: dict[str, Entry] = {}
+        sizes: dict[str, int] = {}
+        for at, entry in enumerate(survey.entries(query.kind)):
+            if at % AT_ONCE == 0:
+                yield None
+            if not entry.name.startswith(query.prefix):
+                continue
+            if query.user is not None and survey.user_of(entry) != query.user:
+                continue
+            found[entry.id] = entry
+            if by_size:
+                sizes[entry.id] = yield from survey.waiting(entry)
+        listing: Listing[Entry, Reader] = Listing(
+            names=found,
+            find=found.get,
+            row=lambda _name, entry: self._row(entry),
+            number=(lambda entry: sizes[entry.id]) if by_size else None,
+        )
+        plain = PageQuery(limit=query.limit, after=query.after)
+        return (yield from page_of(listing, plain))
+
+    def _row(self, entry: Entry) -> Generator[Any, Any, Reader]:
+        state = yield from self._survey.look(entry, queues_max=DATED_MAX)
+        return Reader(**self._fields(entry, state))
+
+    def _fields(self, entry: Entry, state: State) -> dict[str, Any]:
+        oldest = state.oldest_ms
+        lag = None if oldest is None else max(0, self._clock_ms() - oldest) / 1000
+        return {
+            "id": entry.id,
+            "kind": entry.kind,
+            "name": entry.name,
+            "user": self._survey.user_of(entry),
+            "consumers": self._survey.consumer_count(entry),
+            "waiting": state.waiting,
+            "unacknowledged": state.unacknowledged,
+            "oldest_ms": oldest,
+            "lag_seconds": lag,
+        }
+
+    async def _show(self, call: Call[Given]) -> ReaderDetails:
+        entry = find_reader(self._survey, call.path["id"])
+        state = await in_steps(self._survey.look(entry, queues_max=QUEUES_MAX), self._reading)
+        consumers = islice(self._survey.consumers(entry), CONSUMERS_MAX)
+        return ReaderDetails(
+            **self._fields(entry, state),
+            queues=[
+                ReaderQueue(
+                    topic=one.topic,
+                    queue=one.queue,
+                    position=one.position,
+                    end=one.end,
+                    waiting=one.waiting,
+                    unacknowledged=one.unacknowledged,
+                    oldest_ms=one.oldest_ms,
+                )
+                for one in state.queues
+            ],
+            consumer_list=[
+                Consumer(
+                    name=one.name,
+                    connection=one.connection,
+                    user=one.user,
+                    prefetch=one.prefetch,
+                    unacknowledged=one.unacknowledged,
+                    reads=list(one.reads),
+                )
+                for one in consumers
+            ],
+        )
+
+
+def find_reader(survey: Survey, identity: str) -> Entry:
+    """A reader by its id. Raises Refused: NOT_FOUND."""
+    found = survey.find(identity)
+    if found is None:
+        raise Refused(
+            Reason.NOT_FOUND,
+            f"there is no reader {identity!r}: an id is a kind (queue, subscription, session, "
+            "share or group), a colon and a name",
+        )
+    return found
