@@ -46,7 +46,7 @@ from polymq.gateways.amqp.events import (
 from polymq.gateways.amqp.kernels.fast_path import FastPath
 from polymq.gateways.amqp.large_deliveries import OUTBOX_BYTES, LargeBody, Outbox
 from polymq.gateways.amqp.limits import Limits
-from polymq.gateways.amqp.login import Login, check_vhost
+from polymq.gateways.amqp.login import Login, check_vhost, tune_of
 from polymq.gateways.amqp.protocol import Protocol, Work
 from polymq.gateways.amqp.sasl import MECHANISMS
 from polymq.gateways.amqp.spec import Method
@@ -478,9 +478,7 @@ class Client:
         templates = self._templates.of(port)
         self.publisher = BatchPath(port=port, templates=templates, counts=self.counts)
         self.user = principal
-        most = self.limits
-        limits = (most.channel_max, most.frame_bytes_max, most.heartbeat_seconds)
-        self.reply(0, spec.ConnectionTune(*limits))
+        self.reply(0, tune_of(self.limits))
 
     def _open(self, method: spec.ConnectionOpen) -> None:
         check_vhost(method)

@@ -184,3 +184,12 @@ def check_vhost(method: spec.ConnectionOpen) -> None:
             class_id=method.CLASS_ID,
             method_id=method.METHOD_ID,
         )
+
+
+def tune_of(limits: Limits) -> spec.ConnectionTune:
+    """What a client is offered when it has logged in."""
+    return spec.ConnectionTune(
+        channel_max=limits.channel_max,
+        frame_max=limits.frame_bytes_max,
+        heartbeat=limits.heartbeat_seconds,
+    )
