@@ -67,7 +67,7 @@ def test_a_name_may_be_the_first_level(text: str, pattern: str) -> None:
         (["a/#"], "action and pattern"),
         ([{"action": "publish"}], "action and pattern"),
         ([{"action": "publish", "pattern": "a", "qos": 1}], "no 'qos'"),
-        ([{"action": "all", "pattern": "a"}], "publish, subscribe, create, admin"),
+        ([{"action": "all", "pattern": "a"}], "publish, subscribe, create, monitor"),
         ([{"action": [[]], "pattern": "a"}], "action is one of"),
         ([{"action": "publish", "pattern": "a", "effect": "maybe"}], "effect is one of"),
         ([{"action": "publish", "pattern": 1}], "is a text"),

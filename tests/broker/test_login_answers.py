@@ -47,6 +47,8 @@ def test_answers() -> None:
         "allow ann publish #",
         "allow ann subscribe #",
         "allow ann create #",
+        "allow ann monitor #",
+        "allow ann operate #",
         "allow ann admin #",
     ]
     assert parse_answer(b'{"result": "allow"}', "ann") == Verdict(result=Result.ALLOW)

@@ -241,8 +241,8 @@ OF_THE_BOUNDS = (
         why="a client that declares thousands of queues at once stops all others until it is done",
         path="gateways/amqp/client.py",
         pure=True,
-        old="            if not self._deaf and (self._flow.waits & TURN or turns.is_over()):\n",
-        new="            if not self._deaf and self._flow.waits & TURN:\n",
+        old="            if not self._deaf and (self.flow.waits & TURN or turns.is_over()):\n",
+        new="            if not self._deaf and self.flow.waits & TURN:\n",
         tests=("tests/gateways/amqp/test_amqp_turns.py",),
     ),
     Sabotage(

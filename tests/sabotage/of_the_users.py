@@ -449,7 +449,7 @@ OF_THE_USERS = (
         name="mqtt-templates-shared",
         why="what one client may publish, the next may as well",
         path="gateways/mqtt/connecting.py",
-        old="self._mapping.of(self._port, login.own_id, self._user)\n",
+        old="self._mapping.of(self._port, login.own_id, self.user)\n",
         new="self._shared.mapping\n",
         tests=("tests/gateways/mqtt/test_mqtt_login.py",),
     ),

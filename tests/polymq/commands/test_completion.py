@@ -89,7 +89,7 @@ def test_commands_are_completed_without_importing_them() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("polymq to", ["topic"]),
+        ("polymq topi", ["topic"]),
         ("polymq topic de", ["delete"]),
         ("polymq --ver", ["--version"]),
         ("polymq serve --mqtt-p", ["--mqtt-port"]),
