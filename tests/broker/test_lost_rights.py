@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from polymq.broker.accounts.permissions import Effect
 from polymq.broker.accounts.quotas import Quotas
 from polymq.broker.admission.rights import LOGGED_MAX
 from polymq.broker.pacing.sweeping import SWEPT_AT_ONCE
@@ -113,6 +114,38 @@ def test_thousands_of_subscriptions_without_a_right_end_in_steps(
     assert list(left) == [("a",)]
     people.restart()
     assert list(people.engine.sessions.by_client["c"].subscriptions) == [("a",)]
+
+
+@pytest.mark.parametrize("ended_by", ["the server", "the client"])
+def test_a_right_that_comes_back_does_not_bring_back_what_was_lost(
+    people: Broker, ended_by: str
+) -> None:
+    """What was in flight went with its subscription, although nothing was sent again meanwhile."""
+    count = 2 * SWEPT_AT_ONCE
+    lost = 0 if ended_by == "the server" else count - 1
+    allow(people, "ann", "subscribe", "#")
+    session, link = connect(port_of(people, "ann"), people, "c")
+    for number in range(count):
+        session.subscribe(("b", str(number)), at_qos(1))
+    people.step()
+    publish(people, "b", str(lost), b"in flight")
+    assert link.bodies == [b"in flight"]
+    session.disconnect()
+    deny(people, "ann", "subscribe", "b.#")
+    session = port_of(people, "ann").sessions.connect(
+        "c", clean=False, expiry_seconds=None, link=SpyLink(), principal="ann"
+    )
+    people.step()
+    session.resume()  # the first subscriptions end; the others would in later steps
+    if ended_by == "the client":
+        session.unsubscribe(("b", str(lost)))
+    left = people.engine.sessions.by_client["c"].subscriptions
+    assert len(left) > 0
+    assert ("b", str(lost)) not in left
+    session.disconnect()
+    take_back(people, "ann", "subscribe", "b.#", Effect.DENY)
+    _, link = connect(port_of(people, "ann"), people, "c")
+    assert link.bodies == []
 
 
 def test_a_subscription_made_while_others_end_gets_each_message_once(people: Broker) -> None:

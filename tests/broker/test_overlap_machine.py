@@ -28,6 +28,8 @@ FILTERS: Final[tuple[Address, ...]] = (
 TOPICS: Final = (("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"))
 STEPS: Final = {"publish": 8, "acknowledge": 6, "complete": 3, "lose": 2, "change": 4, "away": 2}
 """How often a client does each thing (`Client.do`)."""
+ROUNDS_MAX: Final = 2_000
+"""Of acknowledging what is left: the longest takes some hundred."""
 
 
 class LateReaders:
@@ -217,8 +219,10 @@ class Client:
         """All that was published has come, and nothing is in flight."""
         if not self.connected:
             self.come_back()
-        left = 5  # what is blocked behind what has expired goes on after a while
+        left, rounds = 5, 0  # what is blocked behind what has expired goes on after a while
         while left:
+            rounds += 1
+            assert rounds < ROUNDS_MAX, "something is sent again and again"
             left = 5 if self.to_ack or self.to_complete else left - 1
             self.acknowledge(1.0)
             self.complete()

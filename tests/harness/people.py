@@ -46,8 +46,10 @@ def deny(broker: Broker, subject: str, actions: str, topic: str) -> None:
         broker.engine.users.add_rule(one)
 
 
-def take_back(broker: Broker, subject: str, actions: str, topic: str) -> None:
-    for one in rule(Effect.ALLOW, subject, actions, topic):
+def take_back(
+    broker: Broker, subject: str, actions: str, topic: str, effect: Effect = Effect.ALLOW
+) -> None:
+    for one in rule(effect, subject, actions, topic):
         broker.engine.users.remove_rule(one)
 
 

@@ -125,12 +125,12 @@ OF_MQTT_5 = (
     ),
     Sabotage(
         name="mqtt5-will-may-have-what-publish-may-not",
-        why="a message with a format that nobody knows is stored, unless it is a will",
+        why="a message with a format that nobody knows is stored, although a will is not",
         path="gateways/mqtt/kernels/frames.py",
         pure=True,
         old="            elif value > 1:\n                return MALFORMED_FORMAT, 0\n",
         new="            elif value > 255:\n                return MALFORMED_FORMAT, 0\n",
-        tests=(FUZZ,),
+        tests=(FUZZ, "tests/gateways/mqtt/test_mqtt5_kernels.py"),
     ),
     Sabotage(
         name="mqtt5-mask-begins-anew-with-each-read",

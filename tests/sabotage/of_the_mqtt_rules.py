@@ -42,12 +42,14 @@ OF_THE_MQTT_RULES = (
         "        if start == end or (early and buffer[start] >> 4 != 1):\n"
         "            return NEED_DATA\n",
     ),
-    _rule(
-        "MQTT-3.1.2-2",
-        "a client of a later version is taken for one of 3.1.1",
-        "gateways/mqtt/packets.py",
-        "    if level not in _LEVELS[name]:\n",
-        "    if False:\n",
+    Sabotage(
+        name="MQTT-3.1.2-2",
+        why="a client of a later version is not told so in a way that it knows",
+        path="gateways/mqtt/packets.py",
+        old="    if level not in _LEVELS[name]:\n",
+        new="    if False:\n",
+        # At the socket, the rules of the listener refuse such a level all the same.
+        tests=("tests/gateways/mqtt/test_mqtt5_packets.py",),
     ),
     _rule(
         "MQTT-3.1.2-7",

@@ -88,8 +88,13 @@ OF_THE_OVERLAPS = (
         "past-a-reader-thread",
         "what a reader thread brings for one filter was sent by the other meanwhile",
         "log_order",
-        "            if reader.waiting:  # what a reader thread brings it is at its head\n",
-        "            if False:\n",
+        "                if known is None or known[0] <= first:\n"
+        "                    self.block(group, reader, offset if known is not None else FETCHING)\n"
+        "                    return None\n"
+        "                count = bisect_left(positions, known[0], 0, count)\n",
+        "                if known is None:\n"
+        "                    self.block(group, reader, FETCHING)\n"
+        "                    return None\n",
         MACHINE,
     ),
     _copy(
