@@ -143,7 +143,9 @@ class _List:
             )
         self._table = (
             ui.table(rows=[], columns=_columns(screen), row_key="key")
-            .props('flat dense wrap-cells :grid="Quasar.Screen.lt.sm" hide-pagination')
+            .props(
+                'flat dense wrap-cells :grid="Quasar.Screen.lt.sm" hide-pagination no-data-label="none"'
+            )
             .classes("w-full")
         )
         self._table.add_slot("item", CARD)

@@ -14,7 +14,9 @@ PATH = "/sessions"
 
 
 def _state(row: dict[str, Any]) -> str:
-    return "connected" if row["connected"] else f"away since {moment(row['away_ms'])}"
+    if row["connected"]:
+        return "connected"
+    return "away" if row["away_ms"] is None else f"away since {moment(row['away_ms'])}"
 
 
 LIST = ListScreen(

@@ -99,13 +99,13 @@ def frame(console: Console, title: str, path: str) -> Iterator[None]:
     dark = ui.dark_mode(console.logins.dark(app.storage.browser["id"]))
     _keys(console)
     login = console.login() or Login()
-    with ui.left_drawer(value=None).props(
+    with ui.left_drawer(value=False).props(
         "show-if-above bordered breakpoint=900 width=220"
     ) as menu:
         for entry in console.menu:
             with (
                 ui.item(on_click=lambda at=entry.path: ui.navigate.to(at))
-                .props(f"clickable {'active' if entry.path == path else ''}")
+                .props(f"clickable dense {'active' if entry.path == path else ''}")
                 .classes("rounded")
             ):
                 with ui.item_section().props("avatar"):
