@@ -143,9 +143,8 @@ class _List:
             )
         self._table = (
             ui.table(rows=[], columns=_columns(screen), row_key="key")
-            .props(
-                'flat dense wrap-cells :grid="Quasar.Screen.lt.sm" hide-pagination no-data-label="none"'
-            )
+            .props('flat dense wrap-cells :grid="Quasar.Screen.lt.sm" hide-pagination')
+            .props('no-data-label="none"')
             .classes("w-full")
         )
         self._table.add_slot("item", CARD)
