@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from polymq.console import (
     access,
     connections,
+    dead_letters,
     messages,
     operations,
     overview,
@@ -27,6 +28,7 @@ from polymq.console import (
     readers,
     sessions,
     topics,
+    webhooks,
 )
 from polymq.console.api import ANSWER_SECONDS_MAX, ApiError, Broker
 from polymq.console.logins import Logins
@@ -40,6 +42,8 @@ MENU: Final = (
     Entry("Consumers", readers.PATH, "speed", "c"),
     Entry("Connections", connections.PATH, "cable", "n"),
     Entry("MQTT sessions", sessions.PATH, "sensors", "s"),
+    Entry("Dead letters", dead_letters.PATH, "report", "x"),
+    Entry("Webhooks", webhooks.PATH, "webhook", "w"),
     Entry("Users", access.PATH, "group", "u"),
     Entry("Permissions", access.RULES_PATH, "rule", "p"),
     Entry("Ban list", operations.BANS_PATH, "block", "b"),
@@ -60,6 +64,10 @@ SCREENS: Final[Mapping[str, Callable[..., None]]] = {
     f"{connections.PATH}/{{name:path}}": connections.show_connection,
     sessions.PATH: sessions.show_sessions,
     f"{sessions.PATH}/{{name:path}}": sessions.show_session,
+    dead_letters.PATH: dead_letters.show_dead_letters,
+    f"{dead_letters.PATH}/{{name:path}}": dead_letters.show_location,
+    webhooks.PATH: webhooks.show_webhooks,
+    f"{webhooks.PATH}/{{name:path}}": webhooks.show_webhook,
     access.PATH: access.show_users,
     f"{access.PATH}/{{name:path}}": access.show_user,
     access.RULES_PATH: access.show_rules,
