@@ -166,7 +166,7 @@ def test_a_queue_is_a_share_without_a_name(server: Server) -> None:
         bodies = {b"%d" % number for number in range(40)}
         book.wait_for(bodies)
         others.wait_for(bodies)
-        url = f"http://{server.host}:{server.admin_port}/mqtt/session?client_id=$queue"
+        url = f"http://{server.host}:{server.admin_port}/api/v1/mqtt/sessions/%24queue"
         with urllib.request.urlopen(url, timeout=SECONDS_MAX) as answer:
             assert f'"{pattern}"' in answer.read().decode()
         for member in (*queue, spelled):

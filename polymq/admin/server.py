@@ -78,7 +78,7 @@ class AdminServer:
         more: Iterable[Group] = (),
     ) -> None:
         self.roster: Roster[AdminConnection] = Roster(
-            share, close=AdminConnection.abort, now=time.monotonic
+            share, close=self._close_newcomer, now=time.monotonic
         )
         engine = node.engine
         self._access = Access(port=engine.port, admission=engine.admission, token=token)
@@ -181,6 +181,11 @@ class AdminServer:
     def _never_made(self, connection: asyncio.BaseProtocol) -> None:
         assert isinstance(connection, AdminConnection)
         self.roster.gone(connection)
+
+    def _close_newcomer(self, connection: AdminConnection) -> None:
+        """To make room. Its transport may not be made yet."""
+        if not any(listener.interrupt(connection) for listener in self._listeners):
+            connection.abort()
 
     def pause(self) -> None:
         """Answer what was asked before, and refuse everything else: the engine is closed."""

@@ -81,7 +81,7 @@ class ManagementServer:
         share: Share,
     ) -> None:
         self.roster: Roster[AdminConnection] = Roster(
-            share, close=AdminConnection.abort, now=time.monotonic
+            share, close=self._close_newcomer, now=time.monotonic
         )
         self._table = Table(routes)
         self._callers = callers
@@ -133,6 +133,11 @@ class ManagementServer:
             address="" if is_local else address,
         )
         return self.roster.admit(make, address)
+
+    def _close_newcomer(self, connection: AdminConnection) -> None:
+        """To make room. Its transport may not be made yet."""
+        if self._listener is None or not self._listener.interrupt(connection):
+            connection.abort()
 
     def _never_made(self, connection: asyncio.BaseProtocol) -> None:
         assert isinstance(connection, AdminConnection)

@@ -50,7 +50,7 @@ def build(kind: str, source: Path, output: Path) -> Path:
     ended = subprocess.run(
         [sys.executable, "-c", program],
         cwd=source,
-        env={**os.environ, "CC": "/bin/false"},
+        env={**os.environ, "CC": "/bin/false", "POLYMQ_KERNELS": ""},
         capture_output=True,
         text=True,
         check=False,
