@@ -16,10 +16,10 @@ import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-pytestmark = pytest.mark.slow(seconds=60)
-
 from interop_tests.conftest import Server, StartServer
 from interop_tests.pages import ROOT, Page, agrees, commands
+
+pytestmark = pytest.mark.slow(seconds=60)
 
 NEEDS = {
     "start-mqtt.md": "mosquitto_sub",
