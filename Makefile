@@ -58,6 +58,7 @@ $(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
 	@echo "Installing what the documentation site is built with: about 60 MB."
 	$(PIP) install --editable '.[docs]'
 	@touch $@
+
 $(VENV)/.installed-packaging: $(BUILD_INPUTS) | $(BIN)/python
 	@echo "Installing PolyMQ with what packages are built with. $(COMPILING)"
 	$(PIP) install --editable '.[packaging]'
@@ -129,5 +130,4 @@ site: $(VENV)/.installed-docs reference  ## Build the documentation site into bu
 clean:  ## Remove what was built (not ./data).
 	rm -rf build dist wheelhouse *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(FOLDERS) -name '*.so' -delete
-	rm -f $(VENV)/.installed $(VENV)/.installed-demo $(VENV)/.installed-dev $(VENV)/.installed-fuzz $(VENV)/.installed-docs
-	rm -f $(VENV)/.installed $(VENV)/.installed-packaging $(VENV)/.installed-demo $(VENV)/.installed-dev $(VENV)/.installed-fuzz
+	rm -f $(VENV)/.installed*

@@ -328,8 +328,7 @@ class Node:
 
     async def leave(self, outcome: Store | Failure) -> None:
         """Tell who asked for a promotion what came of it, and close the operator's listener, which
-        was
-        left open for that.
+        was left open for that.
 
         Args:
             outcome: the log in its new role, or why it cannot be opened.

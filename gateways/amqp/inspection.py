@@ -10,7 +10,6 @@ from polymq.gateways.amqp.channel import Channel
 from polymq.gateways.amqp.client import Client
 from polymq.gateways.amqp.connection import Connection
 from polymq.gateways.amqp.consumer import Consumer
-from polymq.gateways.amqp.errors import RemoteProtocolError, ReplyCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +102,6 @@ def connection_info(connection: object) -> ConnectionInfo | None:
     if client is None or not client.opened_ms or client.is_over:
         return None
     transport = connection.transport
-
-    def end(why: str) -> None:
-        client.fail(RemoteProtocolError(ReplyCode.CONNECTION_FORCED, why))
-
     return ConnectionInfo(
         peer=connection.peer,
         listener=_listener(connection),
@@ -120,7 +115,7 @@ def connection_info(connection: object) -> ConnectionInfo | None:
         is_secure=transport is not None and transport.get_extra_info("ssl_object") is not None,
         certificate=connection.certificate_subject(),
         channels=client.channels,
-        end=end,
+        end=connection.end,
     )
 
 

@@ -77,15 +77,27 @@ class Access:
 async def principal_of(port: BrokerPort, request: web.Request) -> str:
     """The user that a request names by HTTP Basic, or who one is without a login. Raises Refused:
     NOT_AUTHENTICATED."""
-    scheme, _, value = request.headers.get("Authorization", "").partition(" ")
-    user: str | None = None
-    password: bytes | None = None
-    if scheme.lower() == "basic":
-        try:
-            name, _, password = b64decode(value.strip(), validate=True).partition(b":")
-            user = name.decode("utf-8", "surrogateescape")
-        except (binascii.Error, ValueError):
-            user, password = "", b""
+    user, password = basic_login(request.headers.get("Authorization", ""))
+    return await logged_in(port, user, password, request.remote or "")
+
+
+def basic_login(authorization: str) -> tuple[str | None, bytes | None]:
+    """User and password of a header of HTTP Basic; None if it is of another scheme. What cannot be
+    read is a user without a name, and there is none."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None, None
+    try:
+        name, _, password = b64decode(value.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return "", b""
+    return name.decode("utf-8", "surrogateescape"), password
+
+
+async def logged_in(
+    port: BrokerPort, user: str | None, password: bytes | None, address: str
+) -> str:
+    """The principal that a login makes. Raises Refused: NOT_AUTHENTICATED, BANNED, UNDECIDED."""
     known: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
 
     def answer(principal: str | Refused) -> None:
@@ -93,7 +105,7 @@ async def principal_of(port: BrokerPort, request: web.Request) -> str:
             known.set_result(principal)
 
     withdraw = port.admission.authenticate(
-        user, password, request.remote or "", answer, Origin(protocol="admin")
+        user, password, address, answer, Origin(protocol="admin")
     )
     try:
         principal = await known

@@ -12,8 +12,8 @@ from polymq.broker.errors import Reason, Refused
 Answer = TypeVar("Answer")
 
 ANSWER_SECONDS_MAX: Final = 30.0
-"""A read that takes longer than that is answered 503: the disk is busy, or the key index is being
-built."""
+"""A read that takes longer than that is answered 503: the disk is busy, or a log is searched for
+the first time. The search goes on, and the next one is quick."""
 
 
 async def answer_of(ask: Callable[[Callable[[Answer], None]], object]) -> Answer:
@@ -35,7 +35,9 @@ async def answer_of(ask: Callable[[Callable[[Answer], None]], object]) -> Answer
     try:
         return await asyncio.wait_for(answer, ANSWER_SECONDS_MAX)
     except TimeoutError as error:
-        raise Refused(Reason.READ_ONLY, "the disk has not answered yet: try again later") from error
+        raise Refused(
+            Reason.READ_ONLY, "the search is not finished yet: try again later"
+        ) from error
 
 
 async def in_reader(engine: Engine, work: Callable[[], Answer]) -> Answer:

@@ -171,6 +171,7 @@ class BanHandlers:
             body.kind, body.value, reason=body.reason, until_ms=until_ms, by=call.caller
         )
         value = normal_value(body.kind, body.value)
+        since_ms = self._engine.core.clock_ms()
         audit.note("ban added", kind=body.kind, value=value, by=call.caller)
         ended = await self._end_connections(body.kind, value)
         await self._committed(position)
@@ -179,7 +180,7 @@ class BanHandlers:
             value=value,
             reason=body.reason,
             until_ms=until_ms,
-            since_ms=self._engine.core.clock_ms(),
+            since_ms=since_ms,
             by=call.caller,
             ended=ended,
         )

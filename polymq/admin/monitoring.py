@@ -8,11 +8,8 @@ Kubernetes has none for its probes.
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -21,16 +18,13 @@ from polymq.admin.access import principal_of
 from polymq.admin.connections import AdminConnection
 from polymq.admin.health import HEALTH_PATHS, Health
 from polymq.admin.responses import Handler, refuse_unknown, translate
+from polymq.admin.web_listener import WebListener
 from polymq.broker.accounts.users import Users
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port import BrokerPort
-from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.metrics.exposition import Exposition, metrics_route
 from polymq.net.budget import Share
-from polymq.net.listener import bind, explain
-from polymq.net.loop_server import LoopServer
-from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
 
 MONITORS_MAX: Final = 64
@@ -58,16 +52,13 @@ class MonitoringServer:
         login: bool,
         share: Share,
     ) -> None:
-        self.roster: Roster[AdminConnection] = Roster(
-            share, close=self._close_newcomer, now=time.monotonic
-        )
+        self._listener = WebListener("metrics", share, stop_seconds=STOP_SECONDS)
+        self.roster = self._listener.roster
         self._port = port
         self._users = users
         self._exposition = exposition
         self._health = health
         self._login = login
-        self._runner: web.AppRunner | None = None
-        self._listener: LoopServer | None = None
 
     async def start(
         self,
@@ -85,51 +76,11 @@ class MonitoringServer:
         app.add_routes(
             [metrics_route(self._exposition), *self._health.routes(), unknown(refuse_unknown)]
         )
-        self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=STOP_SECONDS
-        )
-        await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        try:
-            sockets = sockets or await bind(loop, host, port)
-        except OSError as error:
-            await self.stop()
-            text = f"metrics: {explain(host, port, error)}"
-            raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        self._listener = LoopServer(loop, make=self._connection, failed=self._never_made, tls=tls)
-        self._listener.open(sockets)
-        bound = int(sockets[0].getsockname()[1])
-        self.roster.where = f"{host}:{bound}"
-        return bound
+        return await self._listener.open(app, host, port, tls, sockets)
 
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    # --- connections --------------------------------------------------------------------------
-
-    def _connection(self, address: str) -> AdminConnection | None:
-        server = None if self._runner is None else self._runner.server
-        if server is None:
-            return None
-        loop = asyncio.get_running_loop()
-        make = partial(AdminConnection, server, loop=loop, roster=self.roster)
-        return self.roster.admit(make, address)
-
-    def _never_made(self, connection: asyncio.BaseProtocol) -> None:
-        assert isinstance(connection, AdminConnection)
-        self.roster.gone(connection)
-
-    def _close_newcomer(self, connection: AdminConnection) -> None:
-        if self._listener is None or not self._listener.interrupt(connection):
-            connection.abort()
-
-    # --- requests -----------------------------------------------------------------------------
+        await self._listener.stop()
 
     @web.middleware
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:

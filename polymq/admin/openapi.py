@@ -26,9 +26,10 @@ What operators see of a PolyMQ broker, and do to it, for all protocols in one pl
 
 A caller is a user of the broker (HTTP Basic) or has the operator's token of this start (Bearer),
 which is in the file `admin.token` of the data directory. The right `monitor` is enough for what
-changes nothing, `operate` for most that does, and `admin` for users, permissions, topics and the
-roles of brokers; each includes those before it. The roles `reader`, `operator` and `admin` have
-them. What a message contains is for callers who may also subscribe to its topic.
+changes nothing, `operate` for most that does, and `admin` for users, permissions, topics, backups,
+the configuration and the roles of brokers; each includes those before it. The roles `reader`,
+`operator` and `admin` have them. What a message contains is for callers who may also subscribe to
+its topic.
 
 A POST has to have the content type application/json, or the header X-PolyMQ-Admin, so that no web
 page can send it.

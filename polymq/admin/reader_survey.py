@@ -134,8 +134,8 @@ class Survey:
             if found is not None:
                 yield _named_entry(name, found)
 
-    def find(self, identity: str) -> Entry | None:
-        """A reader by its id."""
+    def find(self, identity: str) -> Generator[None, None, Entry | None]:
+        """A reader by its id, in steps: shares are looked through."""
         kind, _, name = identity.partition(":")
         engine = self._engine
         if kind in ("queue", "subscription"):
@@ -146,7 +146,11 @@ class Survey:
             session = engine.sessions.by_client.get(name)
             return None if session is None or session.clean else Entry("session", name, session)
         if kind == "share":
-            return next((one for one in self.entries("share") if one.name == name), None)
+            for at, one in enumerate(self.entries("share"), 1):
+                if one.name == name:
+                    return one
+                if at % AT_ONCE == 0:
+                    yield
         if kind == "group" and engine.groups.info(name) is not None:
             return Entry("group", name, name)
         return None

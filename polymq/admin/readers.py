@@ -214,7 +214,7 @@ class ReaderHandlers:
         }
 
     async def _show(self, call: Call[Given]) -> ReaderDetails:
-        entry = find_reader(self._survey, call.path["id"])
+        entry = await find_reader(self._survey, call.path["id"])
         state = await in_steps(self._survey.look(entry, queues_max=QUEUES_MAX), self._reading)
         consumers = islice(self._survey.consumers(entry), CONSUMERS_MAX)
         return ReaderDetails(
@@ -245,9 +245,9 @@ class ReaderHandlers:
         )
 
 
-def find_reader(survey: Survey, identity: str) -> Entry:
+async def find_reader(survey: Survey, identity: str) -> Entry:
     """A reader by its id. Raises Refused: NOT_FOUND."""
-    found = survey.find(identity)
+    found = await in_steps(survey.find(identity))
     if found is None:
         raise Refused(
             Reason.NOT_FOUND,

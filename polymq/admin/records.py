@@ -6,20 +6,18 @@ it may subscribe to.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
+from polymq.admin.awaiting import answer_of
 from polymq.admin.operations import Call, Given, Group, Operation
 from polymq.broker.port import BrokerPort, Reason, Refused, parse_display_name
 
 COUNT_DEFAULT: Final = 64
 TIME_MAX: Final = (1 << 63) - 1
-ANSWER_SECONDS_MAX: Final = 30.0
-"""A search that takes longer than that reads a log that was never searched before: it goes on, and
-the next one is quick."""
 RECORDS: Final = "application/octet-stream"
 MESSAGE_ID_DIGITS: Final = 32
 
@@ -83,16 +81,15 @@ class RecordHandlers:
 
     async def _find(self, call: Call[RecordsQuery]) -> web.Response:
         query = call.query
-        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        call.port.queries.by_key(
+        ask = partial(
+            call.port.queries.by_key,
             parse_display_name(call.path["name"]),
             query.key,
             count_max=query.count,
             begin_ms=query.since_ms,
             end_ms=min(query.until_ms, TIME_MAX),
-            callback=lambda records: _set(answer, records),
         )
-        records = await _wait(answer)
+        records: bytes | None = await answer_of(lambda called: ask(callback=called))
         if records is None:
             raise Refused(Reason.READ_ONLY, "the disk could not be read: see the log")
         return web.Response(body=records, content_type=RECORDS)
@@ -104,9 +101,9 @@ class RecordHandlers:
 
 async def fetch_record(port: BrokerPort, position: int) -> bytes:
     """The record at a position. Raises Refused: NOT_FOUND, READ_ONLY (the disk is slow)."""
-    answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    port.queries.by_position(position, lambda _topic, record: _set(answer, record))
-    record = await _wait(answer)
+    record: bytes | None = await answer_of(
+        lambda called: port.queries.by_position(position, lambda _topic, found: called(found))
+    )
     if not record:
         raise Refused(Reason.NOT_FOUND, f"there is no message at position {position}")
     return record
@@ -125,17 +122,3 @@ def position_in(text: str) -> int:
     raise Refused(
         Reason.BAD_ARGUMENT, f"{text!r} is neither a position nor a message id of 32 hex digits"
     )
-
-
-def _set(answer: asyncio.Future[bytes | None], value: bytes | None) -> None:
-    if not answer.done():
-        answer.set_result(value)
-
-
-async def _wait(answer: asyncio.Future[bytes | None]) -> bytes | None:
-    try:
-        return await asyncio.wait_for(answer, ANSWER_SECONDS_MAX)
-    except TimeoutError as error:
-        raise Refused(
-            Reason.READ_ONLY, "the search is not finished yet: try again later"
-        ) from error

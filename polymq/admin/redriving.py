@@ -246,7 +246,8 @@ class QueueLocation(Location):
                 outcome.looked_at += 1
                 if wants(letter):
                     self._send(group, letter, send, outcome)
-        outcome.complete = group.ready_count == 0
+        if group.ready_count:
+            outcome.complete = False
 
     def _send(
         self,

@@ -84,12 +84,12 @@ class ReloadHandlers:
     async def _reload(self, call: Call[Given]) -> Reloaded:
         if self._reloader is None:
             raise Refused(Reason.READ_ONLY, "this server has no configuration to read again")
-        audit.note("configuration reloaded", by=call.caller)
         try:
             outcome = await self._reloader.reload()
         except Failure as failure:
             text = f"nothing was changed: {failure.text}"
             raise Refused(Reason.BAD_ARGUMENT, text) from failure
+        audit.note("configuration reloaded", by=call.caller)
         return Reloaded(
             applied=[
                 AppliedSetting(

@@ -121,7 +121,7 @@ class ResetHandlers:
             if (wanted.to == name) == (value is None):
                 field = "offset" if name == "offset" else "time_ms"
                 raise Refused(Reason.BAD_ARGUMENT, f"{field} is for to={name}, and needed there")
-        entry = find_reader(self._survey, call.path["id"])
+        entry = await find_reader(self._survey, call.path["id"])
         if isinstance(entry.source, str):
             steps = self._move_group(entry.source, wanted)
         elif isinstance(entry.source, NamedQueue):

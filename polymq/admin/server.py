@@ -13,14 +13,11 @@ Rules against web pages that an operator's browser happens to show:
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -36,17 +33,14 @@ from polymq.admin.node import ShownNode
 from polymq.admin.operations import Group
 from polymq.admin.responses import Handler, refuse_unknown, translate
 from polymq.admin.trace import TraceHandlers
+from polymq.admin.web_listener import WebListener
 from polymq.broker.port import Reason, Refused
-from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import unknown
+from polymq.host_header import names_this_machine
 from polymq.metrics.exposition import Exposition, metrics_route
 from polymq.net.budget import Share
-from polymq.net.listener import bind, explain
-from polymq.net.loop_server import LoopServer
-from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST
-from polymq.settings import is_loopback
 
 BODY_BYTES_MAX: Final = 64 * 1024
 
@@ -77,9 +71,8 @@ class AdminServer:
         connections: Callable[[], Iterable[Any]] = tuple,
         more: Iterable[Group] = (),
     ) -> None:
-        self.roster: Roster[AdminConnection] = Roster(
-            share, close=self._close_newcomer, now=time.monotonic
-        )
+        self._listener = WebListener("admin", share)
+        self.roster = self._listener.roster
         engine = node.engine
         self._access = Access(port=engine.port, admission=engine.admission, token=token)
         self._accepts = engine.bans.accepts
@@ -96,8 +89,6 @@ class AdminServer:
         self._exposition = exposition
         self._probes = probes
         self._health = health
-        self._runners: list[web.AppRunner] = []
-        self._listeners: list[LoopServer] = []
         self._paused = False
 
     async def start(self, port: int, sockets: Sequence[socket.socket] = ()) -> int:
@@ -112,9 +103,7 @@ class AdminServer:
                 unknown(refuse_unknown),
             ]
         )
-        bound = await self._listen(app, ADMIN_HOST, port, None, sockets)
-        self.roster.where = f"{ADMIN_HOST}:{bound}"
-        return bound
+        return await self._listener.open(app, ADMIN_HOST, port, sockets=sockets)
 
     async def start_remote(
         self,
@@ -126,7 +115,7 @@ class AdminServer:
         """Let operators of other machines use the API; returns the bound port. Raises Failure."""
         app = self._application(is_local=False)
         app.add_routes([unknown(refuse_unknown)])
-        return await self._listen(app, host, port, tls, sockets, is_local=False)
+        return await self._listener.open(app, host, port, tls, sockets, accepts=self._accepts)
 
     def _application(self, *, is_local: bool) -> web.Application:
         let_in = partial(self._let_in, is_local=is_local)
@@ -138,55 +127,6 @@ class AdminServer:
         app.add_routes(api_routes(self._groups, program_version()))
         return app
 
-    async def _listen(
-        self,
-        app: web.Application,
-        host: str,
-        port: int,
-        tls: TlsSource | None,
-        sockets: Sequence[socket.socket],
-        *,
-        is_local: bool = True,
-    ) -> int:
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await runner.setup()
-        self._runners.append(runner)
-        server, loop = runner.server, asyncio.get_running_loop()
-        assert server is not None
-        try:
-            bound = list(sockets) or await bind(loop, host, port)
-        except OSError as error:
-            await self.stop()
-            text = f"admin: {explain(host, port, error)}"
-            raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        make = partial(self._admit, server, is_local=is_local)
-        listener = LoopServer(loop, make=make, failed=self._never_made, tls=tls)
-        listener.open(bound)
-        self._listeners.append(listener)
-        return int(bound[0].getsockname()[1])
-
-    def _admit(self, server: web.Server, address: str, *, is_local: bool) -> AdminConnection | None:
-        """A connection for an address, if it may have one. Bans do not concern this machine."""
-        if not is_local and not self._accepts(address):
-            return None
-        make = partial(
-            AdminConnection,
-            server,
-            loop=asyncio.get_running_loop(),
-            roster=self.roster,
-            address="" if is_local else address,
-        )
-        return self.roster.admit(make, address)
-
-    def _never_made(self, connection: asyncio.BaseProtocol) -> None:
-        assert isinstance(connection, AdminConnection)
-        self.roster.gone(connection)
-
-    def _close_newcomer(self, connection: AdminConnection) -> None:
-        """To make room. Its transport may not be made yet."""
-        if not any(listener.interrupt(connection) for listener in self._listeners):
-            connection.abort()
-
     def pause(self) -> None:
         """Answer what was asked before, and refuse everything else: the engine is closed."""
         self._paused = True
@@ -195,12 +135,7 @@ class AdminServer:
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
         self._traces.stop()
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener.close()
-        runners, self._runners = self._runners, []
-        for runner in runners:
-            await runner.cleanup()
+        await self._listener.stop()
 
     async def _let_in(
         self, request: web.Request, handler: Handler, *, is_local: bool
@@ -221,7 +156,7 @@ class AdminServer:
 
 @web.middleware
 async def _guard_host(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if not is_loopback(_host_name(request.headers.get("Host", ""))):
+    if not names_this_machine(request.headers.get("Host", "")):
         return problem(403, "this listener is for this machine only: use the host 127.0.0.1")
     return await handler(request)
 
@@ -237,11 +172,3 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         text = f"send the content type application/json or the header {ADMIN_HEADER} with a POST"
         return problem(403, text)
     return await handler(request)
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header; empty if it is none."""
-    try:
-        return urlsplit("//" + host).hostname or ""
-    except ValueError:
-        return ""

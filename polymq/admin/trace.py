@@ -47,6 +47,8 @@ LOOK_SECONDS: Final = 1.0
 LAST_SECONDS: Final = 1.0
 """How long the last lines may take when a trace is ended."""
 WRITTEN_AT_ONCE: Final = 256
+BEGUN_AT_ONCE: Final = 64
+"""Connections that a trace begins to look at in one step, some 10 us each."""
 LINES: Final = "application/x-ndjson"
 
 
@@ -185,7 +187,7 @@ class TraceHandlers:
         self._traces[number] = trace
         try:
             await response.prepare(call.request)
-            trace.start()
+            await trace.start()
             await self._send(call.request, response, trace, asked.seconds)
         except ConnectionError:
             pass  # who read it is gone
@@ -200,14 +202,14 @@ class TraceHandlers:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while True:
+            left = deadline - loop.time()
+            if left <= 0:
+                trace.end()
             lines = trace.take(WRITTEN_AT_ONCE)
             if lines:
                 await response.write("".join(lines).encode("utf-8", "backslashreplace"))
                 continue
-            left = deadline - loop.time()
-            if left <= 0 or trace.is_over or request.transport is None:
-                return
-            if request.transport.is_closing():
+            if trace.is_over or request.transport is None or request.transport.is_closing():
                 return
             await trace.wait(min(left, LOOK_SECONDS))
 
@@ -295,13 +297,17 @@ class _Trace:
             dropped=self.dropped_all,
         )
 
-    def start(self) -> None:
-        """Begin to look."""
+    async def start(self) -> None:
+        """Begin to look. Clients that come meanwhile are looked at, too."""
         connections = self._engine.connections
-        for client in connections.clients.values():
-            self._came(client, is_new=False)
         connections.when_came.append(self._came)
         connections.when_went.append(self._went)
+        for at, client in enumerate(list(connections.clients.values()), 1):
+            is_there = connections.clients.get(client.client_id) is client
+            if is_there and client not in self._stops and not self.is_over:
+                self._came(client, is_new=False)
+            if at % BEGUN_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def end(self) -> None:
         """Look no more. Safe to call again, and before `start`."""

@@ -279,17 +279,19 @@ class UserHandlers:
 
     async def _change(self, call: Call[Given]) -> User:
         name, body = call.path["name"], call.body
-        user = self._users.need(name)
+        self._users.need(name)
         position = Position(0)
-        if body.password is not UNSET:
-            stored = await self._hash(body.password)
-            position = max(position, self._users.set_password(name, stored))
-        if body.disabled is not UNSET:
-            position = max(position, self._users.set_disabled(name, body.disabled))
+        stored = None if body.password is UNSET else await self._hash(body.password)
+        user = self._users.need(name)
+        # First what may be refused for itself: of the rest, nothing is done then.
         if body.add_roles or body.remove_roles:
             roles = set(user.roles) | set(body.add_roles or ())
             roles -= set(body.remove_roles or ())
             position = max(position, self._users.set_roles(name, sorted(roles)))
+        if stored is not None:
+            position = max(position, self._users.set_password(name, stored))
+        if body.disabled is not UNSET:
+            position = max(position, self._users.set_disabled(name, body.disabled))
         if body.quotas is not UNSET:
             wanted = _changed(user.quotas, body.quotas)
             position = max(position, self._users.set_quotas(name, wanted))

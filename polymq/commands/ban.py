@@ -12,8 +12,7 @@ from polymq.commands.tables import (
     Duration,
     fetch_items,
     json_option,
-    show_items,
-    show_json,
+    print_list,
     shown_time,
 )
 from polymq.errors import ExitCode, Failure
@@ -71,12 +70,7 @@ _COLUMNS: Final = {
 def ban_list(as_json: bool, **options: Any) -> None:
     """List all bans that are in force."""
     answer = fetch_items(admin_client(options), ("bans",), {}, 0)
-    if as_json:
-        show_json(answer)
-    elif not answer["items"]:
-        echo("Nobody is banned.", err=True)
-    else:
-        show_items(answer, _COLUMNS)
+    print_list(answer, _COLUMNS, as_json=as_json, nothing="Nobody is banned.")
 
 
 @ban.command("add")

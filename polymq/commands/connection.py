@@ -12,8 +12,8 @@ from polymq.commands.tables import (
     fetch_items,
     json_option,
     page_options,
+    print_list,
     show_fields,
-    show_items,
     show_json,
     shown_time,
 )
@@ -97,12 +97,7 @@ def connection_list(
 
     def show() -> None:
         answer = fetch_items(admin, ("connections",), query, limit)
-        if as_json:
-            show_json(answer)
-        elif not answer["items"]:
-            echo("There is no such connection.", err=True)
-        else:
-            show_items(answer, _COLUMNS)
+        print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such connection.")
 
     show_again(watch, show)
 

@@ -13,11 +13,11 @@ from polymq.commands.tables import (
     fetch_items,
     json_option,
     page_options,
+    print_list,
     show_fields,
-    show_items,
     show_json,
+    show_table,
     shown_time,
-    table,
 )
 from polymq.commands.watching import show_again, watch_option
 from polymq.errors import ExitCode, Failure
@@ -99,12 +99,7 @@ def consumer_list(
 
     def show() -> None:
         answer = fetch_items(admin, ("consumers",), query, limit)
-        if as_json:
-            show_json(answer)
-        elif not answer["items"]:
-            echo("There is no such reader.", err=True)
-        else:
-            show_items(answer, _COLUMNS)
+        print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such reader.")
 
     show_again(watch, show)
 
@@ -141,7 +136,7 @@ def _show(row: Row) -> None:
         }
     )
     heading = ["TOPIC", "QUEUE", "POSITION", "END", "WAITING", "UNACKNOWLEDGED", "OLDEST"]
-    _indented(
+    show_table(
         heading,
         [
             [
@@ -155,8 +150,9 @@ def _show(row: Row) -> None:
             ]
             for one in row["queues"]
         ],
+        "  ",
     )
-    _indented(
+    show_table(
         ["CONSUMER", "CONNECTION", "USER", "PREFETCH", "UNACKNOWLEDGED", "READS"],
         [
             [
@@ -169,13 +165,8 @@ def _show(row: Row) -> None:
             ]
             for one in row["consumer_list"]
         ],
+        "  ",
     )
-
-
-def _indented(headings: list[str], rows: list[list[object]]) -> None:
-    if rows:
-        for line in table(headings, rows):
-            echo("  " + line)
 
 
 @consumer.command("reset")
@@ -233,7 +224,6 @@ def consumer_reset(
         [one["topic"] or None, *(one[name.lower()] for name in headings[1:])]
         for one in found["queues"]
     ]
-    for line in table(headings, rows):
-        echo(line)
+    show_table(headings, rows)
     verb = "would be" if dry_run else "are"
     echo(f"{found['skipped']:,} messages {verb} skipped, {found['again']:,} {verb} read again.")

@@ -12,10 +12,10 @@ from polymq.commands.tables import (
     fetch_items,
     json_option,
     page_options,
-    show_items,
+    print_list,
     show_json,
+    show_table,
     shown_time,
-    table,
 )
 from polymq.errors import ExitCode, Failure
 from polymq.terminal import confirm, echo
@@ -57,12 +57,9 @@ def deadletter_list(
     """
     query = {"prefix": prefix, "after": after}
     answer = fetch_items(admin_client(options), ("dead-letters",), query, limit)
-    if as_json:
-        show_json(answer)
-    elif not answer["items"]:
-        echo("There are no queues or topics for dead letters.", err=True)
-    else:
-        show_items(answer, _COLUMNS)
+    print_list(
+        answer, _COLUMNS, as_json=as_json, nothing="There are no queues or topics for dead letters."
+    )
 
 
 @deadletter.command("show")
@@ -85,10 +82,8 @@ def deadletter_show(location: str, as_json: bool, **options: Any) -> None:
         ]
         for one in row["groups"]
     ]
-    if rows:
-        for line in table(["REASON", "SOURCE", "MESSAGES", "OLDEST", "CAME FROM"], rows):
-            echo(line)
-    else:
+    show_table(["REASON", "SOURCE", "MESSAGES", "OLDEST", "CAME FROM"], rows)
+    if not rows:
         echo(f"There are no dead letters at {location}.", err=True)
     if row["looked_at"] < row["messages"]:
         echo(f"These are the first {row['looked_at']:,} of {row['messages']:,}.", err=True)
@@ -152,6 +147,8 @@ def deadletter_redrive(
     echo(f"{found['messages']:,} messages of {location} {verb}.")
     for text, count in sorted(found["failed"].items()):
         echo(f"{count:,} stay where they are: {text}.", err=True)
+    if not found["complete"] and found["messages"] != limit:
+        echo("There are more dead letters, and not all were looked at.", err=True)
 
 
 def _redrive(admin: AdminClient, path: str, body: Row, limit: int | None) -> Row:

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin.client import AdminClient, api_path
 from polymq.commands.access import admin_client, operator_options
 from polymq.commands.find import moment
-from polymq.commands.tables import PAGE_COUNT, json_option, show_json
+from polymq.commands.tables import PAGE_COUNT, fetch_items, json_option, show_json
 from polymq.terminal import echo, printable
 
 Row = dict[str, Any]
@@ -32,20 +31,6 @@ _body_bytes = click.option(
     show_default=True,
     help="How much of each body is shown.",
 )
-
-
-def _pages(admin: AdminClient, path: tuple[str, ...], query: Row, limit: int) -> list[Row]:
-    """At most so many entries (0: all), page by page. Raises Failure."""
-    rows: list[Row] = []
-    after = None
-    while True:
-        left = limit - len(rows) if limit else PAGE_COUNT
-        asked = {**query, "limit": min(PAGE_COUNT, left), "after": after}
-        answer = admin.ask("GET", api_path(*path, query=asked))
-        rows += answer["items"]
-        after = answer["next"]
-        if after is None or len(rows) == limit:
-            return rows
 
 
 def _show(message: Row, more: str = "") -> None:
@@ -118,7 +103,8 @@ def message_list(
         "key": key,
         "body_bytes": body_bytes,
     }
-    rows = _pages(admin_client(options), ("topics", topic, "messages"), query, limit)
+    path = ("topics", topic, "messages")
+    rows = fetch_items(admin_client(options), path, query, limit)["items"]
     if as_json:
         show_json(rows)
         return
@@ -141,7 +127,7 @@ def message_peek(queue: str, limit: int, body_bytes: int, as_json: bool, **optio
     among them.
     """
     path = ("queues", queue, "messages")
-    rows = _pages(admin_client(options), path, {"body_bytes": body_bytes}, limit)
+    rows = fetch_items(admin_client(options), path, {"body_bytes": body_bytes}, limit)["items"]
     if as_json:
         show_json(rows)
         return

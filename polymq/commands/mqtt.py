@@ -16,12 +16,12 @@ from polymq.commands.tables import (
     fetch_items,
     json_option,
     page_options,
+    print_list,
     show_fields,
-    show_items,
     show_json,
+    show_table,
     shown_expiry,
     shown_time,
-    table,
 )
 from polymq.remoting.records import iterate_records
 from polymq.terminal import confirm, echo
@@ -80,12 +80,7 @@ def client_list(
     """
     query = {"user": user, "address": address, "prefix": prefix, "after": after}
     answer = fetch_items(admin_client(options), ("mqtt", "clients"), query, limit)
-    if as_json:
-        show_json(answer)
-    elif not answer["items"]:
-        echo("No such client is connected.", err=True)
-    else:
-        show_items(answer, _CLIENT_COLUMNS)
+    print_list(answer, _CLIENT_COLUMNS, as_json=as_json, nothing="No such client is connected.")
 
 
 @client.command("show")
@@ -208,12 +203,7 @@ def session_list(
     """List sessions with the numbers of their messages."""
     query = {"user": user, "prefix": prefix, "state": state, "sort": sort, "after": after}
     answer = fetch_items(admin_client(options), ("mqtt", "sessions"), query, limit)
-    if as_json:
-        show_json(answer)
-    elif not answer["items"]:
-        echo("There is no such session.", err=True)
-    else:
-        show_items(answer, _SESSION_COLUMNS)
+    print_list(answer, _SESSION_COLUMNS, as_json=as_json, nothing="There is no such session.")
 
 
 @session.command("show")
@@ -287,8 +277,7 @@ def _show_subscriptions(row: Row) -> None:
         for one in found
     ]
     headings = ["FILTER", "QOS", "OPTIONS", "IDENTIFIER", "QUEUED", "BYTES"]
-    for line in table(headings, rows):
-        echo("  " + line)
+    show_table(headings, rows, "  ")
 
 
 # --- retained messages ---------------------------------------------------------------------------
@@ -317,12 +306,9 @@ def retained_list(
     """List topics with a retained message, with its size in the log."""
     query = {"filter": pattern, "after": after}
     answer = fetch_items(admin_client(options), ("mqtt", "retained"), query, limit)
-    if as_json:
-        show_json(answer)
-    elif not answer["items"]:
-        echo("There is no such retained message.", err=True)
-    else:
-        show_items(answer, _RETAINED_COLUMNS)
+    print_list(
+        answer, _RETAINED_COLUMNS, as_json=as_json, nothing="There is no such retained message."
+    )
 
 
 @retained.command("show")

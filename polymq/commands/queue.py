@@ -12,11 +12,11 @@ from polymq.commands.tables import (
     fetch_items,
     json_option,
     page_options,
+    print_list,
     show_fields,
-    show_items,
     show_json,
+    show_table,
     shown_time,
-    table,
 )
 from polymq.terminal import confirm, echo
 
@@ -87,12 +87,7 @@ def queue_list(
     """
     query = {"user": user, "prefix": prefix, "kind": kind, "sort": sort, "after": after}
     answer = fetch_items(admin_client(options), ("queues",), query, limit)
-    if as_json:
-        show_json(answer)
-    elif not answer["items"]:
-        echo("There is no such queue.", err=True)
-    else:
-        show_items(answer, _COLUMNS)
+    print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such queue.")
 
 
 @queue.command("show")
@@ -125,9 +120,7 @@ def queue_show(name: str, as_json: bool, **options: Any) -> None:
         [one["exchange"] or "(default)", one["routing_key"], one["arguments"]]
         for one in row["bindings"]
     ]
-    if rows:
-        for line in table(["EXCHANGE", "ROUTING KEY", "ARGUMENTS"], rows):
-            echo("  " + line)
+    show_table(["EXCHANGE", "ROUTING KEY", "ARGUMENTS"], rows, "  ")
 
 
 @queue.command("purge")

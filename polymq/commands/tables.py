@@ -74,6 +74,33 @@ def show_items(
         )
 
 
+def print_list(
+    answer: dict[str, Any],
+    columns: Mapping[str, Callable[[dict[str, Any]], object]],
+    *,
+    as_json: bool,
+    nothing: str,
+) -> None:
+    """Print a list of the API as `--json` says.
+
+    Args:
+        nothing: what is said of an empty list.
+    """
+    if as_json:
+        show_json(answer)
+    elif not answer["items"]:
+        echo(nothing, err=True)
+    else:
+        show_items(answer, columns)
+
+
+def show_table(headings: Sequence[str], rows: Sequence[Sequence[object]], indent: str = "") -> None:
+    """Print a table; nothing if it has no rows."""
+    if rows:
+        for line in table(headings, rows):
+            echo(indent + line)
+
+
 def show_fields(fields: Mapping[str, object]) -> None:
     """Print fields with their names, one a line; those that are None are left out."""
     shown = {name: value for name, value in fields.items() if value is not None}

@@ -10,7 +10,7 @@ import click
 from polymq.admin.client import AdminClient, api_path
 from polymq.commands.access import admin_client, operator_options
 from polymq.commands.consumer import shown_lag
-from polymq.commands.tables import json_option, show_json, table
+from polymq.commands.tables import json_option, show_json, show_table
 from polymq.commands.watching import SECONDS_MIN, show_again
 from polymq.terminal import echo
 
@@ -93,8 +93,7 @@ def _show(value: Row) -> None:
 def _block(name: str, headings: list[str], rows: list[list[object]]) -> None:
     if rows:
         echo("")
-        for line in table([name, *headings], rows):
-            echo(line)
+    show_table([name, *headings], rows)
 
 
 @click.command()

@@ -12,11 +12,11 @@ from polymq.commands.tables import (
     fetch_items,
     json_option,
     page_options,
+    print_list,
     show_fields,
-    show_items,
     show_json,
+    show_table,
     shown_time,
-    table,
 )
 from polymq.commands.watching import show_again, watch_option
 from polymq.terminal import echo
@@ -61,12 +61,7 @@ def webhook_list(
     def show() -> None:
         query = {"prefix": prefix, "after": after}
         answer = fetch_items(admin, ("webhooks",), query, limit)
-        if as_json:
-            show_json(answer)
-        elif not answer["items"]:
-            echo("There is no such webhook.", err=True)
-        else:
-            show_items(answer, _COLUMNS)
+        print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such webhook.")
 
     show_again(watch, show)
 
@@ -109,9 +104,7 @@ def _show(row: Row) -> None:
         [shown_time(one["at_ms"]), one["status"] or None, f"{one['seconds']:.3f} s", one["text"]]
         for one in row["failures"]
     ]
-    if rows:
-        for line in table(["FAILED", "STATUS", "TOOK", "BECAUSE"], rows):
-            echo("  " + line)
+    show_table(["FAILED", "STATUS", "TOOK", "BECAUSE"], rows, "  ")
 
 
 @webhook.command("pause")

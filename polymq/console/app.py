@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -33,6 +32,7 @@ from polymq.console import (
 from polymq.console.api import ANSWER_SECONDS_MAX, ApiError, Broker
 from polymq.console.logins import Logins
 from polymq.console.shell import Console, Entry, enter, is_let_in
+from polymq.host_header import names_this_machine
 from polymq.settings import is_loopback
 
 MENU: Final = (
@@ -92,7 +92,7 @@ def serve_console(
     """
     host = sockets[0].getsockname()[0]
     config = uvicorn.Config(
-        make_app(broker, local=is_loopback(host)),
+        make_app(broker, local=is_loopback(host), secure=bool(certificate)),
         log_level="warning",
         ws_max_size=1024 * 1024,
         timeout_graceful_shutdown=DRAIN_SECONDS,
@@ -103,12 +103,13 @@ def serve_console(
     uvicorn.Server(config).run(sockets=sockets)
 
 
-def make_app(broker: Broker, *, local: bool) -> FastAPI:
+def make_app(broker: Broker, *, local: bool, secure: bool) -> FastAPI:
     """The application.
 
     Args:
         local: it listens on loopback, so requests have to name loopback as their host: no page of
             another name that leads here may use it.
+        secure: it is served over https, and browsers are to send its cookie over nothing else.
     """
     ui.button.default_props("no-caps unelevated")
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -123,7 +124,7 @@ def make_app(broker: Broker, *, local: bool) -> FastAPI:
         language="en-GB",
         storage_secret=secrets.token_urlsafe(),
         show_welcome_message=False,
-        session_middleware_kwargs={"same_site": "strict"},
+        session_middleware_kwargs={"same_site": "strict", "https_only": secure},
     )
     if local:
         app.add_middleware(BaseHTTPMiddleware, dispatch=_check_host)
@@ -133,11 +134,7 @@ def make_app(broker: Broker, *, local: bool) -> FastAPI:
 async def _check_host(
     request: Request, call_next: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    try:
-        name = urlsplit("//" + request.headers.get("host", "")).hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    if not names_this_machine(request.headers.get("host", "")):
         return PlainTextResponse("this console is for this machine only", status_code=403)
     return await call_next(request)
 

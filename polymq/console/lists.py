@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from nicegui import events, ui
 
-from polymq.console.shell import REFRESH_SECONDS, Console, every
+from polymq.console.shell import REFRESH_SECONDS, Console, every, shown_errors
 from polymq.console.texts import number, sparkline
 
 PAGE_ROWS: Final = 50
@@ -174,7 +174,8 @@ class _List:
         if asked["after"] != self._after:
             return  # another page was wanted meanwhile
         self._next = answer["next"]
-        self._table.rows = [self._shown(row) for row in answer["items"]]
+        before, self._trends = self._trends, {}  # of rows that are gone, nothing is kept
+        self._table.rows = [self._shown(row, before) for row in answer["items"]]
         first = len(self._before) * PAGE_ROWS
         last = first + len(answer["items"])
         shown = f"{first + 1:,} to {last:,} of " if last else ""
@@ -182,7 +183,7 @@ class _List:
         self._back.set_enabled(bool(self._before))
         self._on.set_enabled(self._next is not None)
 
-    def _shown(self, row: Row) -> Row:
+    def _shown(self, row: Row, before: Mapping[str, deque[float]]) -> Row:
         named = self._screen.key
         key = named(row) if callable(named) else str(row[named])
         cells: Row = {"key": key}
@@ -190,15 +191,21 @@ class _List:
             if column.trend is None:
                 cells[f"c{at}"] = column.text(row)
                 continue
-            values = self._trends.setdefault(f"{at} {key}", deque(maxlen=TREND_VALUES))
+            values = before.get(f"{at} {key}") or deque(maxlen=TREND_VALUES)
+            self._trends[f"{at} {key}"] = values
             values.append(column.trend(row))
             cells[f"c{at}"] = sparkline(values)
         return cells
 
+    async def _turned(self) -> None:
+        """Show another page now."""
+        self._trends.clear()
+        with shown_errors():
+            await self.refresh()
+
     async def _first(self) -> None:
         self._before, self._after = [], None
-        self._trends.clear()
-        await self.refresh()
+        await self._turned()
 
     async def _chosen(self, name: str, value: str) -> None:
         self._values[name] = value
@@ -208,14 +215,12 @@ class _List:
         if self._next is not None:
             self._before.append(self._after)
             self._after = self._next
-            self._trends.clear()
-            await self.refresh()
+            await self._turned()
 
     async def _previous(self) -> None:
         if self._before:
             self._after = self._before.pop()
-            self._trends.clear()
-            await self.refresh()
+            await self._turned()
 
     def _clicked(self, event: events.GenericEventArguments) -> None:
         opened = self._screen.opened

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from polymq.management.callers import Rank
 from polymq.management.errors import bad, missing
-from polymq.management.lists import Items
+from polymq.management.lists import NOTHING, Items
 from polymq.management.routing import Call, Route
 
 POLICIES: Final = (
@@ -68,7 +68,7 @@ KINDS: Final = (
 
 
 async def _none(_call: Call) -> Items:
-    return Items(entries=(), row=lambda entry: None)
+    return NOTHING
 
 
 async def _missing(_call: Call) -> None:

@@ -12,19 +12,17 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
-import binascii
-from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from polymq.admin.access import basic_login, logged_in
 from polymq.broker.accounts.permissions import EVERYTHING, Action, RuleSet
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue
-from polymq.broker.port import BrokerPort, Origin
+from polymq.broker.port import BrokerPort
 from polymq.management.errors import LOGIN_FAILED, NOT_AUTHORIZED, Problem
 from polymq.management.tags import (
     ADMINISTRATOR,
@@ -135,7 +133,7 @@ class Callers:
             address: the client's without its port.
         """
         if self.is_open:
-            name = _credentials(authorization)[0] or GUEST
+            name = basic_login(authorization)[0] or GUEST
             tags, rank = [ADMINISTRATOR], Rank.ADMINISTRATOR
             return Caller(name=name, rank=rank, port=self._engine.port, rules=None, tags=tags)
         if not self._engine.users.closed:
@@ -144,8 +142,8 @@ class Callers:
                 "this listener lets nobody in before there is a user: `polymq user add NAME` on "
                 "the server's machine makes one",
             )
-        user, password = _credentials(authorization)
-        if user is None:
+        user, password = basic_login(authorization)
+        if not user:
             raise Problem(NOT_AUTHORIZED, LOGIN_FAILED)
         principal = await self._principal(user, password, address)
         port = self._engine.port.admission.for_principal(principal)
@@ -167,34 +165,10 @@ class Callers:
             "Not management user: give the user the role management, reader, operator or admin",
         )
 
-    async def _principal(self, user: str, password: bytes, address: str) -> str:
-        known: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
-
-        def answer(principal: str | Refused) -> None:
-            if not known.done():  # the client may have gone
-                known.set_result(principal)
-
-        withdraw = self._engine.port.admission.authenticate(
-            user, password, address, answer, Origin(protocol="admin")
-        )
+    async def _principal(self, user: str, password: bytes | None, address: str) -> str:
         try:
-            principal = await known
-        finally:
-            withdraw()
-        if isinstance(principal, Refused):
-            if principal.reason is Reason.NOT_AUTHENTICATED:
-                raise Problem(NOT_AUTHORIZED, LOGIN_FAILED)
-            raise principal
-        return principal
-
-
-def _credentials(authorization: str) -> tuple[str | None, bytes]:
-    """User and password of HTTP Basic; None if it is something else."""
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return None, b""
-    try:
-        name, _, password = b64decode(value.strip(), validate=True).partition(b":")
-    except (binascii.Error, ValueError):
-        return None, b""
-    return name.decode("utf-8", "surrogateescape"), password
+            return await logged_in(self._engine.port, user, password, address)
+        except Refused as error:
+            if error.reason is Reason.NOT_AUTHENTICATED:
+                raise Problem(NOT_AUTHORIZED, LOGIN_FAILED) from None
+            raise

@@ -28,7 +28,7 @@ from polymq.management.definitions_file import definitions_of, read_definitions
 from polymq.management.errors import Problem, bad
 from polymq.management.exchanges import PREDECLARED_PREFIX
 from polymq.management.json_values import plain
-from polymq.management.lists import Items, Sections
+from polymq.management.lists import NOTHING, Items, Sections, itself
 from polymq.management.permissions import PermissionHandlers
 from polymq.management.plans import Planned, Remark, Step, planned
 from polymq.management.routing import VHOST, Call, Route
@@ -88,15 +88,14 @@ class DefinitionHandlers:
         }
         users = list(self._engine.users.users)
         vhosts = [{"name": VHOST, "description": "Default virtual host", "tags": []}]
-        nothing = Items(entries=(), row=_itself)
         lists = {
             "users": Items(entries=users, row=self._users.row, name=str),
-            "vhosts": Items(entries=vhosts, row=_itself),
+            "vhosts": Items(entries=vhosts, row=itself),
             "permissions": Items(entries=users, row=self._permissions.row, name=str),
-            "topic_permissions": nothing,
-            "parameters": nothing,
-            "global_parameters": nothing,
-            "policies": nothing,
+            "topic_permissions": NOTHING,
+            "parameters": NOTHING,
+            "global_parameters": NOTHING,
+            "policies": NOTHING,
         }
         return Sections(head, {**lists, **self._topology(call, with_vhost=True)})
 
@@ -107,8 +106,7 @@ class DefinitionHandlers:
             "rabbitmq_definition_format": "single_virtual_host",
             "metadata": {"description": "Default virtual host", "tags": []},
         }
-        nothing = Items(entries=(), row=_itself)
-        lists = {"parameters": nothing, "policies": nothing}
+        lists = {"parameters": NOTHING, "policies": NOTHING}
         return Sections(head, {**lists, **self._topology(call, with_vhost=False)})
 
     def _topology(self, call: Call, *, with_vhost: bool) -> Mapping[str, Items]:
@@ -288,7 +286,3 @@ def _file_in_form(content: bytes, content_type: str) -> bytes:
         if found and b'name="file"' in head:
             return body.removesuffix(b"\r\n")
     raise bad(f"the form has no field 'file'{'' if separator else ', and no parts'}")
-
-
-def _itself(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return row

@@ -8,13 +8,17 @@ RATE_SECONDS_MAX says nothing about now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from polymq.broker.bounded_cache import BoundedCache
 
 RATE_SECONDS_MIN: Final = 1.0
 RATE_SECONDS_MAX: Final = 300.0
+COUNTERS: Final = ("publish", "deliver_get", "ack")
+"""Numbers of messages that only grow, in RabbitMQ's words."""
+GAUGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
+"""Numbers of messages that are there."""
 SAMPLES_MAX: Final = 20_000
 """Objects whose last sample is remembered, some 300 bytes each. Of more, the rates are 0."""
 
@@ -58,3 +62,9 @@ class Rates:
             row[name] = value
             row[f"{name}_details"] = {"rate": rates.get(name, 0.0)}
         return row
+
+
+def picked(shown: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Some of what `with_rates` returns: these numbers and their rates."""
+    found = {name: shown[name] for name in names}
+    return found | {f"{name}_details": shown[f"{name}_details"] for name in names}

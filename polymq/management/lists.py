@@ -55,6 +55,15 @@ class Items:
     wants: Callable[[Entry], bool] | None = None
 
 
+def itself(row: Row) -> Row:
+    """The row of an entry that is one."""
+    return row
+
+
+NOTHING: Final = Items(entries=(), row=itself)
+"""An empty list."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What a request wants of a list.

@@ -14,7 +14,8 @@ from polymq.gateways.amqp.inspection import connection_info
 from polymq.management.callers import Rank
 from polymq.management.context import RABBITMQ_VERSION, Context
 from polymq.management.errors import bad, missing
-from polymq.management.lists import Items
+from polymq.management.figures import COUNTERS, GAUGES, picked
+from polymq.management.lists import NOTHING, Items, itself
 from polymq.management.routing import VHOST, Call, Route
 from polymq.management.totals import Totals
 from polymq.steps import in_steps
@@ -26,8 +27,6 @@ _TYPE_TEXTS: Final = {
     "headers": "AMQP headers exchange, as per the AMQP specification",
     DELAYED_TYPE: "Delayed message exchange",
 }
-_COUNTERS: Final = ("publish", "deliver_get", "ack")
-_GAUGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
 STEP_CONNECTIONS: Final = 100
 """Connections that are looked at in one step."""
 FLAGS: Final = (
@@ -102,8 +101,8 @@ class OverviewHandlers:
             "node": node.name,
             "statistics_db_node": node.name,
             "statistics_db_event_queue": 0,
-            "message_stats": _picked(shown, _COUNTERS),
-            "queue_totals": _picked(shown, _GAUGES),
+            "message_stats": picked(shown, COUNTERS),
+            "queue_totals": picked(shown, GAUGES),
             "churn_rates": {},
             "object_totals": await in_steps(self._object_totals()),
         }
@@ -159,7 +158,7 @@ class OverviewHandlers:
     # --- nodes ----------------------------------------------------------------------------
 
     async def _nodes(self, _call: Call) -> Items:
-        return Items(entries=[self._node_row()], row=_itself, name=_name_of)
+        return Items(entries=[self._node_row()], row=itself, name=_name_of)
 
     async def _show_node(self, call: Call) -> Mapping[str, Any]:
         if call.names["name"] != self._node.name:
@@ -230,7 +229,7 @@ class OverviewHandlers:
             raise bad("the cluster is named by the setting names.cluster: change that, and restart")
 
     async def _vhosts(self, _call: Call) -> Items:
-        return Items(entries=[await self._vhost_row()], row=_itself, name=_name_of)
+        return Items(entries=[await self._vhost_row()], row=itself, name=_name_of)
 
     async def _show_vhost(self, call: Call) -> Mapping[str, Any]:
         if call.names["name"] != VHOST:
@@ -248,8 +247,8 @@ class OverviewHandlers:
             "metadata": {"description": "Default virtual host", "tags": []},
             "tracing": False,
             "cluster_state": {self._node.name: "running"},
-            "message_stats": _picked(shown, _COUNTERS),
-            **_picked(shown, _GAUGES),
+            "message_stats": picked(shown, COUNTERS),
+            **picked(shown, GAUGES),
         }
 
     async def _make_vhost(self, call: Call) -> None:
@@ -280,7 +279,7 @@ class OverviewHandlers:
         return {"oauth_enabled": False}
 
     async def _extensions(self, _call: Call) -> Items:
-        return Items(entries=[{"javascript": "dispatcher.js"}], row=_itself)
+        return Items(entries=[{"javascript": "dispatcher.js"}], row=itself)
 
     async def _flags(self, _call: Call) -> Items:
         rows = [
@@ -294,24 +293,15 @@ class OverviewHandlers:
             }
             for name in FLAGS
         ]
-        return Items(entries=rows, row=_itself, name=_name_of)
+        return Items(entries=rows, row=itself, name=_name_of)
 
     async def _nothing(self, _call: Call) -> Items:
         """What RabbitMQ has plugins for, and nobody has here."""
-        return Items(entries=(), row=_itself)
-
-
-def _itself(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return row
+        return NOTHING
 
 
 def _name_of(row: Mapping[str, Any]) -> str:
     return str(row["name"])
-
-
-def _picked(shown: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    picked = {name: shown[name] for name in names}
-    return picked | {f"{name}_details": shown[f"{name}_details"] for name in names}
 
 
 def _exchange_types() -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from polymq.management.bodies import text_of
 from polymq.management.callers import Rank
 from polymq.management.context import Broker
 from polymq.management.errors import bad, missing
-from polymq.management.lists import Items
+from polymq.management.lists import NOTHING, Items
 from polymq.management.regexes import NoCounterpart, expression_of, patterns_of
 from polymq.management.routing import VHOST, Call, Created, Route
 
@@ -179,11 +179,11 @@ class PermissionHandlers:
     # --- topic permissions ----------------------------------------------------------------
 
     async def _no_topics(self, _call: Call) -> Items:
-        return Items(entries=(), row=lambda entry: None)
+        return NOTHING
 
     async def _no_topics_of_user(self, call: Call) -> Items:
         self._need(call.names["user"])
-        return Items(entries=(), row=lambda entry: None)
+        return NOTHING
 
     async def _refuse_topics(self, call: Call) -> None:
         self._need(call.names["user"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from polymq.broker.accounts import audit
@@ -14,6 +14,7 @@ from polymq.management.callers import Rank
 from polymq.management.consumers import consumers_of_queue
 from polymq.management.context import Context
 from polymq.management.errors import bad
+from polymq.management.figures import COUNTERS, GAUGES, picked
 from polymq.management.json_values import plain
 from polymq.management.lists import Items
 from polymq.management.routing import VHOST, Call, Created, Route
@@ -44,10 +45,6 @@ def counts_of(found: NamedQueue) -> dict[str, int]:
         "deliver_get": delivered,
         "ack": settled,
     }
-
-
-_GAUGES: Final = ("messages", "messages_ready", "messages_unacknowledged")
-_COUNTERS: Final = ("publish", "deliver_get", "ack")
 
 
 class QueueHandlers:
@@ -120,8 +117,8 @@ class QueueHandlers:
             "memory": 0,
             "messages_ram": 0,
             "messages_persistent": counts["messages"] if terms.durable else 0,
-            "message_stats": _picked(shown, _COUNTERS),
-            **_picked(shown, _GAUGES),
+            "message_stats": picked(shown, COUNTERS),
+            **picked(shown, GAUGES),
         }
         if kind != CLASSIC:
             row |= {"leader": node, "members": [node], "online": [node]}
@@ -198,11 +195,6 @@ class QueueHandlers:
         action = call.body.text("action")
         if action not in _ACTIONS:
             raise bad(f"unknown action {action!r}: use one of {', '.join(_ACTIONS)}")
-
-
-def _picked(shown: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    picked = {name: shown[name] for name in names}
-    return picked | {f"{name}_details": shown[f"{name}_details"] for name in names}
 
 
 def _check_is_queue(found: NamedQueue) -> None:

@@ -17,16 +17,15 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX, AdminConnection
+from polymq.admin.web_listener import WebListener
 from polymq.broker.errors import Refused, StorageFailed
-from polymq.errors import ExitCode, Failure
 from polymq.gateways.http_cloudevents.cycle_free import EVERYTHING, forget_frames
+from polymq.host_header import is_of_host, names_this_machine
 from polymq.management.bodies import Body
 from polymq.management.callers import Callers
 from polymq.management.errors import (
@@ -48,11 +47,7 @@ from polymq.management.lists import (
 )
 from polymq.management.routing import Call, Created, Route, Table
 from polymq.net.budget import Share
-from polymq.net.listener import bind, explain
-from polymq.net.loop_server import LoopServer
-from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
-from polymq.settings import is_loopback
 from polymq.steps import SLICE_SECONDS
 
 CONNECTIONS_MAX: Final = ADMIN_CONNECTIONS_MAX
@@ -80,14 +75,11 @@ class ManagementServer:
         accepts: Callable[[str], bool],
         share: Share,
     ) -> None:
-        self.roster: Roster[AdminConnection] = Roster(
-            share, close=self._close_newcomer, now=time.monotonic
-        )
+        self._listener = WebListener("management", share)
+        self.roster = self._listener.roster
         self._table = Table(routes)
         self._callers = callers
         self._accepts = accepts
-        self._runner: web.AppRunner | None = None
-        self._listener: LoopServer | None = None
 
     async def start(
         self,
@@ -103,54 +95,12 @@ class ManagementServer:
         """
         app = web.Application()
         app.router.add_route("*", EVERYTHING, self._answer)
-        self._runner = runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await runner.setup()
-        server, loop = runner.server, asyncio.get_running_loop()
-        assert server is not None
-        try:
-            bound = list(sockets) or await bind(loop, host, port)
-        except OSError as error:
-            await self.stop()
-            text = f"management: {explain(host, port, error)}"
-            raise Failure(ExitCode.CANNOT_LISTEN, text) from error
-        make = partial(self._admit, server)
-        self._listener = LoopServer(loop, make=make, failed=self._never_made, tls=tls)
-        self._listener.open(bound)
-        chosen = int(bound[0].getsockname()[1])
-        self.roster.where = f"{host}:{chosen}"
-        return chosen
-
-    def _admit(self, server: web.Server, address: str) -> AdminConnection | None:
-        """A connection for an address, if it may have one. Bans do not concern this machine."""
-        is_local = self._callers.is_local
-        if not is_local and not self._accepts(address):
-            return None
-        make = partial(
-            AdminConnection,
-            server,
-            loop=asyncio.get_running_loop(),
-            roster=self.roster,
-            address="" if is_local else address,
-        )
-        return self.roster.admit(make, address)
-
-    def _close_newcomer(self, connection: AdminConnection) -> None:
-        """To make room. Its transport may not be made yet."""
-        if self._listener is None or not self._listener.interrupt(connection):
-            connection.abort()
-
-    def _never_made(self, connection: asyncio.BaseProtocol) -> None:
-        assert isinstance(connection, AdminConnection)
-        self.roster.gone(connection)
+        accepts = None if self._callers.is_local else self._accepts
+        return await self._listener.open(app, host, port, tls, sockets, accepts=accepts)
 
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._listener.stop()
 
     # --- one request ----------------------------------------------------------------------
 
@@ -196,12 +146,12 @@ class ManagementServer:
     def _guard(self, request: web.Request) -> None:
         """Keep out what a browser sends for a page of somebody else. Raises Problem."""
         host = request.headers.get("Host", "")
-        if self._callers.is_open and not is_loopback(_host_name(host)):
+        if self._callers.is_open and not names_this_machine(host):
             raise Problem(403, "this listener is for this machine only: use the host 127.0.0.1")
         origin = request.headers.get("Origin")
         if origin is None or request.method in ("GET", "HEAD"):
             return
-        if urlsplit(origin).netloc != host:
+        if not is_of_host(origin, host):
             raise Problem(403, f"requests of pages of {origin[:100]} may not change anything here")
 
 
@@ -261,14 +211,6 @@ async def _next_part(steps: Steps) -> bytes | None:
             await asyncio.sleep(0)
             begin = time.perf_counter()
     return b"".join(parts) if parts else None
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header; empty if it is none."""
-    try:
-        return urlsplit("//" + host).hostname or ""
-    except ValueError:
-        return ""
 
 
 def _refusal(problem: Problem) -> web.Response:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from polymq.broker.engine import Engine
+from polymq.management.figures import COUNTERS, GAUGES
 from polymq.management.queues import counts_of
 
 STEP_QUEUES: Final = 100
@@ -20,14 +21,7 @@ FEW_QUEUES: Final = 2_000
 """So many are counted each time."""
 REMEMBERED_SECONDS: Final = 5.0
 
-NAMES: Final = (
-    "messages",
-    "messages_ready",
-    "messages_unacknowledged",
-    "publish",
-    "deliver_get",
-    "ack",
-)
+NAMES: Final = (*GAUGES, *COUNTERS)
 
 
 class Totals:

@@ -99,13 +99,15 @@ class UserHandlers:
         if user is None:
             self._users.check_new(name)
         stored = await self._hash(value)
-        audit.note("user added" if user is None else "user changed", user=name, by=by)
         if user is None:
-            return self._users.add(name, stored, roles)
-        position = Position(0)
+            position = self._users.add(name, stored, roles)
+            audit.note("user added", user=name, by=by)
+            return position
+        position = self._users.set_roles(name, roles)
         if stored != NO_PASSWORD or not keeps_password:
-            position = self._users.set_password(name, stored)
-        return max(position, self._users.set_roles(name, roles))
+            position = max(position, self._users.set_password(name, stored))
+        audit.note("user changed", user=name, by=by)
+        return position
 
     async def _hash(self, value: Mapping[str, Any]) -> str:
         if "password" in value and value["password"] != "":

@@ -1,17 +1,13 @@
-"""Metrics for Prometheus: read from the parts when somebody asks, never counted on the hot path.
-
-The registry is ours and is passed on; prometheus-client's global one stays empty.
-"""
+"""Metrics for Prometheus: read from the parts when somebody asks, never counted on the hot path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Final, Literal
 
-import prometheus_client
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -80,23 +76,3 @@ def metric_of(probe: Probe) -> Metric:
     for found, number in values:
         metric.add_metric([found] if isinstance(found, str) else list(found), number)
     return metric
-
-
-class ProbeCollector:
-    """Asks every probe."""
-
-    def __init__(self, probes: Iterable[Probe]) -> None:
-        self._probes = tuple(probes)
-
-    def collect(self) -> Iterable[Metric]:
-        """The metrics, in the order of the probes."""
-        return map(metric_of, self._probes)
-
-
-def make_registry(probes: Iterable[Probe]) -> prometheus_client.CollectorRegistry:
-    """A registry with the probes and what the process itself can tell."""
-    registry = prometheus_client.CollectorRegistry(auto_describe=False)
-    registry.register(ProbeCollector(probes))
-    prometheus_client.ProcessCollector(registry=registry)
-    prometheus_client.PlatformCollector(registry=registry)
-    return registry

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from polymq.metrics.registry import distribution, make_registry
+from polymq.metrics.registry import distribution
 from polymq.pauses import (
     DEPARTED_MAX,
     SETTLE_OBJECTS_MAX,
@@ -20,6 +20,7 @@ from polymq.pauses import (
     collect_role,
     loading,
 )
+from tests.polymq.metrics.registries import make_registry
 
 
 class Thing:

@@ -15,10 +15,11 @@ import pytest
 
 from polymq.admin.client import StoredMessage
 from polymq.logs import configure_logs, logger
-from polymq.metrics.registry import counter, gauge, make_registry
+from polymq.metrics.registry import counter, gauge
 from polymq.ports import FILE_NAME, Ports, find_ports, write_ports
 from polymq.settings import LogSettings, Settings, load_settings
 from polymq.workers import Workers
+from tests.polymq.metrics.registries import make_registry
 
 
 def test_json_logs_are_one_object_a_line_from_us_and_from_the_libraries() -> None:

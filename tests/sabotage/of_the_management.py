@@ -30,6 +30,22 @@ OF_THE_MANAGEMENT = (
         tests=(REGEXES,),
     ),
     Sabotage(
+        name="alternatives-may-be-repeated",
+        why="a filter of a list stops the server: a name has too many ways to match",
+        path="polymq/management/filters.py",
+        old="            if inner != [_Cost(0, 1)]:\n",
+        new="            if inner[0].repeats:\n",
+        tests=(LISTS,),
+    ),
+    Sabotage(
+        name="long-names-are-compared-whole",
+        why="a topic with a long name stops the server as soon as somebody filters",
+        path="polymq/management/filters.py",
+        old="self._pattern.search(name, 0, self._compared)",
+        new="self._pattern.search(name)",
+        tests=(LISTS,),
+    ),
+    Sabotage(
         name="expressions-without-anchor-are-taken",
         why="an expression is taken that means something else in RabbitMQ",
         path="polymq/management/regexes.py",
@@ -65,8 +81,8 @@ OF_THE_MANAGEMENT = (
         name="expressions-may-repeat-what-is-repeated",
         why="one request stops the loop for ever",
         path="polymq/management/filters.py",
-        old="        if is_repeat and within:\n",
-        new="        if False:\n",
+        old="            if inner != [_Cost(0, 1)]:\n",
+        new="            if inner[0].ways > 1:\n",
         tests=(LISTS,),
     ),
     Sabotage(

@@ -120,6 +120,18 @@ def test_back_to_where_they_came_from(broker: Broker) -> None:
     assert ready(broker, "bills") == 0
 
 
+def test_some_of_a_priority_queue(broker: Broker) -> None:
+    """A limit that one priority reaches is not forgotten because another has nothing."""
+    shop(broker)
+    declare(broker, "urgent", x_max_priority=3)
+    bind(broker, "urgent", "dlx")
+    give_up(broker, "orders", b"1", b"2")
+    done = ask(broker, "redriveDeadLetters", "queue:urgent", limit=1)
+    assert (done.messages, done.complete) == (1, False)
+    done = ask(broker, "redriveDeadLetters", "queue:urgent", limit=1)
+    assert (done.messages, done.complete) == (1, True)
+
+
 def test_what_cannot_be_sent_on_stays(broker: Broker) -> None:
     """With the reason; a target that is named is another way."""
     shop(broker)

@@ -105,7 +105,20 @@ def test_a_page_is_a_number(text: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(a+)+$", "(a*)*", "(a|aa){30,}.*.*", "a*a*a*b", "(?=a)b", "(a)\\1", "((a?){20}){20}", "("],
+    [
+        "(a+)+$",
+        "(a*)*",
+        "(a|aa){30,}.*.*",
+        "^(ab|a|b)*c$",
+        "a*a*a*b",
+        "(?=a)b",
+        "(a)\\1",
+        "((a?){20}){20}",
+        "a?" * 30 + "b",
+        "(|a)" * 30 + "b",
+        "(|a)" * 5 + ".*.*",
+        "(",
+    ],
 )
 def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
     """The loop would stand still, for one request of one client."""
@@ -113,9 +126,22 @@ def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
         matcher_of(pattern, is_regex=True)
 
 
-@pytest.mark.parametrize("pattern", ["^a", "celery.*", "^(a|b).*x$", "[0-9]{3}", "a?b?c?", "a{2}"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["^a", "celery.*", "^(a|b).*x$", "[0-9]{3}", "a?b?c?", "a{2}", ".*(foo|bar).*", "(ab)+"],
+)
 def test_what_people_look_for_is_accepted(pattern: str) -> None:
     assert matcher_of(pattern, is_regex=True) is not None
+
+
+@pytest.mark.parametrize(("pattern", "compared"), [("b", 4_096), ("a.*b", 1_183), ("a.*a.*b", 161)])
+def test_of_a_long_name_a_part_is_compared(pattern: str, compared: int) -> None:
+    """A topic may have a name of any length, and each character more costs more than the one
+    before."""
+    matches = matcher_of(pattern, is_regex=True)
+    assert matches is not None
+    assert matches("a" * (compared - 1) + "b")
+    assert not matches("a" * compared + "b")
 
 
 def test_names_that_are_no_text_are_escaped() -> None:

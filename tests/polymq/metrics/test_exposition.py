@@ -13,7 +13,8 @@ import pytest
 from polymq import steps
 from polymq.core_log.durations import Durations
 from polymq.metrics.exposition import SAMPLES_AT_ONCE, Exposition, Steps
-from polymq.metrics.registry import Probe, counter, gauge, histogram, make_registry
+from polymq.metrics.registry import Probe, counter, gauge, histogram
+from tests.polymq.metrics.registries import make_registry
 
 SLICE_MAX = 0.005
 """Seconds that one answer may hold the loop at a time."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from polymq.metrics.queues import queue_probes
-from polymq.metrics.registry import make_registry
 from tests.broker.queue_bench import consume, declare, publish
 from tests.harness.broker import Broker
+from tests.polymq.metrics.registries import make_registry
 
 Ask = Callable[..., float]
 

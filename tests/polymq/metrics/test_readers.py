@@ -15,10 +15,10 @@ from polymq.broker.queues.inspection import Need, NeedRecord
 from polymq.metrics import readers
 from polymq.metrics.labels import CHARACTERS_MAX, label_value
 from polymq.metrics.readers import AT_ONCE, ReaderSurvey
-from polymq.metrics.registry import make_registry
 from tests.broker.queue_bench import consume, declare, publish
 from tests.broker.test_engine_sessions import connect
 from tests.harness.broker import Broker, at_qos
+from tests.polymq.metrics.registries import make_registry
 
 
 @pytest.fixture

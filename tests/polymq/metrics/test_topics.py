@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from polymq.metrics.registry import make_registry
 from polymq.metrics.topics import AT_ONCE, TopicSurvey
 from tests.broker.queue_bench import declare, publish
 from tests.harness.broker import Broker
+from tests.polymq.metrics.registries import make_registry
 
 
 @pytest.fixture
