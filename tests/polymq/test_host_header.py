@@ -25,7 +25,8 @@ def test_a_page_may_ask_the_host_that_it_came_from() -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["null", "", "http://[", "https://mq.example.com", "https://mq.example.com.evil:15672"]
+    "origin",
+    ["null", "", "http://[", "https://mq.example.com", "https://mq.example.com.evil:15672"],
 )
 def test_a_page_of_another_host_may_not(origin: str) -> None:
     assert not is_of_host(origin, "mq.example.com:15672")
