@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from polymq.cli import ELSEWHERE, polymq
-from polymq.errors import ExitCode
 from polymq.commands import console
+from polymq.errors import ExitCode
 from polymq.settings import SECTIONS, Settings, setting_paths
 from tests.packaging.product import PACKAGING, PROJECT, ROOT, VERSION, default_ports
 
