@@ -67,9 +67,10 @@ def test_a_queue_from_list_to_delete(server: Server, channel: blocking.BlockingC
         "READY",
         "UNACKNOWLEDGED",
         "CONSUMERS",
+        "PAUSED",
     ]
     assert lines[0].split()[:2] == ["%SUB%billing", "subscription"]
-    assert lines[2].split() == ["orders", "queue", "-", "durable", "3", "2", "1"]
+    assert lines[2].split() == ["orders", "queue", "-", "durable", "3", "2", "1", "-"]
     assert "exclusive" in lines[1]
     (row,) = json.loads(said(server, "list", "--kind", "subscription", "--json"))["items"]
     assert row["name"] == "%SUB%billing"
@@ -113,6 +114,8 @@ def test_mistakes(server: Server) -> None:
         (("show", "nothing"), "there is no queue 'nothing'"),
         (("purge", "nothing", "--yes"), "there is no queue 'nothing'"),
         (("delete", "nothing", "--yes"), "there is no queue 'nothing'"),
+        (("pause", "nothing"), "there is no queue 'nothing'"),
+        (("resume", "nothing"), "there is no queue 'nothing'"),
         (("list", "--sort", "ready", "--after", "q"), "after has to be the text `next`"),
     ):
         text = said(server, *arguments, code=1)
@@ -146,7 +149,8 @@ def test_only_operators(server: Server) -> None:
         asking.authorization = basic(user)
         assert asking.ask("GET", "/api/v1/queues")[0] == looks
         assert asking.ask("GET", "/api/v1/queues/q")[0] == looks
-        assert asking.ask("POST", "/api/v1/queues/q/purge")[0] == acts
+        for verb in ("purge", "pause", "resume"):
+            assert asking.ask("POST", f"/api/v1/queues/q/{verb}")[0] == acts
         if looks == 200:
             assert asking.good("GET", "/api/v1/queues/q")["user"] == "ann"
             assert asking.good("GET", "/api/v1/queues?user=root")["total"] == 0

@@ -14,7 +14,7 @@ from polymq.broker.accounts.owners import is_owner, owner_of
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED
-from polymq.broker.port.infos import ExchangeInfo, QueueInfo
+from polymq.broker.port.infos import ExchangeInfo, Pause, QueueInfo
 from polymq.broker.port.values import ONE_LEVEL, REST, Address, Position
 from polymq.broker.queues.leases import Lease
 from polymq.broker.queues.priorities import Levels
@@ -135,6 +135,7 @@ class NamedQueue:
 
     Attributes:
         owner: the connection that an exclusive queue belongs to.
+        pause: an operator's, who has stopped its deliveries (`named_queues/pausing.py`).
         exclusive_registration: of the consumer that has the queue for itself.
         bound_by_name, bound_more: see `Bound`.
     """
@@ -146,6 +147,7 @@ class NamedQueue:
         "group",
         "lease",
         "owner",
+        "pause",
         "queue",
         "terms",
     )
@@ -155,6 +157,7 @@ class NamedQueue:
         self.group = group
         self.terms = terms
         self.lease: Lease | None = None
+        self.pause: Pause | None = None
         self.owner: object = None
         self.exclusive_registration: Registration | None = None
         self.bound_by_name = False

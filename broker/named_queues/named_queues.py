@@ -28,6 +28,7 @@ from polymq.broker.moves.dead_letters import DeadLetters
 from polymq.broker.moves.moves import Moves
 from polymq.broker.moves.set_aside import SetAside
 from polymq.broker.named_queues.features import QueueFeatures
+from polymq.broker.named_queues.pausing import QueuePausing
 from polymq.broker.names import SERVER_NAMED, check_characters
 from polymq.broker.port.infos import QueueInfo
 from polymq.broker.port.queues import Consumer, QueueConsumer
@@ -52,6 +53,10 @@ class _AutoDeleting:
     queues: NamedQueues
     queue: NamedQueue
     registration: Registration = field(repr=False)
+
+    @property
+    def paused(self) -> bool:
+        return self.registration.paused
 
     def settle(self, first_offset: int, count: int) -> None:
         self.registration.settle(first_offset, count)
@@ -115,6 +120,7 @@ class NamedQueues:
             write=self._write,
             end=self._end_queue,
         )
+        self.pausing = QueuePausing(core, queues=queues, write=self._write)
         self.counts: dict[str, int] = {}
         """Queues by the owner that declared them; owners without one are not in it."""
         core.journal.handle("queue+", self._apply_queue)
@@ -236,6 +242,7 @@ class NamedQueues:
         if found is not None:  # else it was not durable, and an exchange that went with it is
             self.exchanges.forget_queue(found)
             self._count(found.terms.maker, -1)
+            self.pausing.forget(found)
             touched += self.features.drop(found)
         if "x" in op:
             touched += self.exchanges.end(op["x"], op.get("at", 0))
@@ -353,6 +360,8 @@ class NamedQueues:
         """Take a queue from its op or its snapshot."""
         found = self.queues[name] = self.features.build(name, value)
         self._count(found.terms.maker, 1)
+        if "pause" in value:
+            self.pausing.load(found, value["pause"])
         if value.get("by_name", False):
             self.exchanges.load_binding_by_name(found)
         for key, address in value.get("bindings", ()):
@@ -372,6 +381,8 @@ class NamedQueues:
             row["bindings"] = [[list(key), list(address)] for key, address in bindings]
         if found.queue.expiring:
             row["expiring"] = True
+        if found.pause is not None:
+            row["pause"] = [found.pause.since_ms, found.pause.by]
         if found.queue.levels is not None:
             row["levels"] = found.queue.levels.rows()
         if found.terms.maker:

@@ -24,6 +24,19 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """What an operator has paused.
+
+    Attributes:
+        since_ms: since when, in milliseconds since the epoch.
+        by: who has done it; empty for nobody's name.
+    """
+
+    since_ms: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeInfo:
     """An AMQP exchange as it was declared."""
 

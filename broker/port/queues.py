@@ -27,6 +27,11 @@ class Consumer(Protocol):
 class QueueConsumer(Protocol):
     """A consumer's hold on a queue, as `QueuePort.consume` returns it."""
 
+    @property
+    def paused(self) -> bool:
+        """Whether an operator wants nothing handed out: nothing comes, and who has taken messages
+        ahead of their use gives them back before the next."""
+
     def settle(self, first_offset: int, count: int) -> None:
         """These are done with; they never come again."""
 

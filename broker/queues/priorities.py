@@ -66,6 +66,7 @@ class Levels:
         "_order",
         "_queue_store",
         "groups",
+        "paused",
         "priority_max",
         "registrations",
     )
@@ -76,6 +77,7 @@ class Levels:
         self._queue_store = queue_store
         self._make = make
         self.priority_max = priority_max
+        self.paused = False
         self.groups: dict[int, LevelGroup] = {}
         """By priority."""
         self._order: list[LevelGroup] = []  # the most important first
@@ -93,6 +95,7 @@ class Levels:
         assert isinstance(group, LevelGroup)
         group.levels = self
         group.priority = priority
+        group.paused = self.paused
         self.groups[priority] = group
         self._order = [self.groups[key] for key in sorted(self.groups, reverse=True)]
         return group
@@ -159,6 +162,12 @@ class Levels:
         self.registrations.remove(registration)
         for member in self._joined.pop(registration, ()):
             member.cancel()
+
+    def set_paused(self, paused: bool) -> None:
+        """See `Group.set_paused`."""
+        self.paused = paused
+        for group in self._order:
+            group.set_paused(paused)
 
     @property
     def ready_count(self) -> int:

@@ -194,6 +194,11 @@ class Registration:
         self.consumer: Consumer = consumer
         self.active = True
 
+    @property
+    def paused(self) -> bool:
+        """See `QueueConsumer.paused`."""
+        return self.group.paused
+
     def settle(self, first_offset: int, count: int) -> None:
         """These are done with."""
         self.group.settle(first_offset, count)
@@ -237,6 +242,7 @@ class Group:
         rules: what the queue's arguments ask for; None for a plain group.
         ranked: not all consumers are served alike.
         has_left: the group is gone.
+        paused: an operator's order: nothing is handed out.
         handing_over: a single active consumer has left and holds messages: the next one gets
             nothing before they are settled or given back, because they come first.
         reading_from: while it is `waiting`, the offset of the first message that is being read.
@@ -253,6 +259,7 @@ class Group:
         "has_left",
         "moved",
         "number",
+        "paused",
         "queue",
         "ranked",
         "reading",
@@ -279,6 +286,7 @@ class Group:
         self.ranked = False
         self.handing_over = False
         self.has_left = False
+        self.paused = False
         self.registrations: Sequence[
             Registration
         ] = ()  # replaced, never changed in place: most have none
@@ -364,6 +372,12 @@ class Group:
         """Whether a reader thread is at work for it: what is live would overtake."""
         return self._reading
 
+    def set_paused(self, paused: bool) -> None:
+        """Hand out nothing, or what waits. What a reader thread is getting counts as not handed
+        out."""
+        self.paused = paused
+        self.pump_later()
+
     # --- settling -------------------------------------------------------------------------
 
     def all_groups(self) -> Sequence[Group]:
@@ -421,7 +435,7 @@ class Group:
     def offer(self, run: Committed, first: int) -> None:
         """Hand a run that is still in memory to the consumers, if it is their turn."""
         cursor = self.cursor
-        if not self.registrations or self._reading:
+        if not self.registrations or self._reading or self.paused:
             return
         if (
             cursor.next != first
@@ -461,7 +475,7 @@ class Group:
 
     def pump(self) -> None:
         """Deliver what waits, as far as credit and this call's share go."""
-        if self._pumping or self._reading:
+        if self._pumping or self._reading or self.paused:
             return
         if self.rules is None and not self.cursor.ready_count(self.queue.visible):
             return
@@ -486,6 +500,9 @@ class Group:
 
     def give_one(self, registration: Registration) -> None:
         """One message to a consumer outside of the turn (AMQP get), or None if there is none."""
+        if self.paused:
+            registration.consumer.deliver(None)  # type: ignore[arg-type]
+            return
         ready = -1 if self._reading else self._deliverable()
         if ready < 0:  # what is being read comes first
             self.reading.schedule(lambda: self.give_one(registration))
@@ -589,6 +606,11 @@ class Group:
         first, count, redelivered = taken
         if records is None:
             self.cursor.untake(first, count, redelivered)
+            return
+        if self.paused:  # since the reader thread began
+            self.cursor.untake(first, count, redelivered)
+            if registration.active and registration not in self.registrations:
+                self.give_one(registration)  # somebody waits for one message
             return
         runs: Sequence[RecordRun] = ()
         times = 0 if self.rules is None else self.rules.delivery_count(first)

@@ -286,7 +286,9 @@ class Handlers:
         self._check_owner(client, wanted.name)
         is_new = await self._to_the_end(self._registry.put(wanted, create_only=name is None))
         headers = {"Location": f"/subscriptions/{wanted.name}"} if is_new else None
-        shown = self._registry.get(wanted.name).shown(to_owner=True)
+        shown = self._registry.get(wanted.name).shown(
+            to_owner=True, paused=self._registry.is_paused(wanted.name)
+        )
         return json_response(shown, status=201 if is_new else 200, headers=headers)
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -387,11 +389,12 @@ class Handlers:
 
     def _shown(self, client: _Client, subscription: subscriptions.Subscription) -> dict[str, Any]:
         """A subscription as this client may see it."""
+        paused = self._registry.is_paused(subscription.name)
         try:
             _check_owner_of(client, subscription)
         except Refused:
-            return subscription.shown(to_owner=False)
-        return subscription.shown(to_owner=True)
+            return subscription.shown(to_owner=False, paused=paused)
+        return subscription.shown(to_owner=True, paused=paused)
 
     def _check_owner(self, client: _Client, name: str) -> None:
         """Whether a subscription is the client's to change; one that is not there is anybody's.

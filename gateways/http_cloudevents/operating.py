@@ -1,4 +1,6 @@
-"""What operators see of webhooks, and do to them: pausing, resuming, trying again at once."""
+"""What operators see of webhooks, and do to them: enabling them, trying again at once.
+
+A webhook is paused with its queue, as any other queue (`broker/named_queues/pausing.py`)."""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from polymq.gateways.http_cloudevents.subscriptions import Subscription, without
 from polymq.gateways.http_cloudevents.webhooks import Attempt, Webhook
 
 PAUSED: Final = "paused by an operator"
+"""Also what stands in the document of a webhook that was paused before queues could be."""
 _REASONS: Final = {404: Reason.NOT_FOUND, 409: Reason.LOCKED}
 
 State = Literal["active", "failing", "paused", "disabled"]
@@ -62,19 +65,11 @@ class WebhookControl:
         subscription, part = self._registry.webhook(name)
         return None if subscription is None else _info(subscription, part)
 
-    async def pause(self, name: str) -> None:
-        """Deliver nothing until it is resumed, also after a restart; events are collected
-        meanwhile. Raises Refused."""
-        await self._change(name, PAUSED)
-
-    async def resume(self, name: str) -> None:
-        """Deliver again what was paused, or stopped for another reason. Raises Refused."""
-        await self._change(name, None)
-
-    async def _change(self, name: str, why: str | None) -> None:
-        self._need(name)
+    async def enable(self, name: str) -> None:
+        """Deliver again, whatever it was stopped for. Raises Refused."""
+        self.need(name)
         try:
-            await self._registry.set_disabled(name, why)
+            await self._registry.enable(name)
         except Problem as problem:
             reason = _REASONS.get(problem.status, Reason.READ_ONLY)
             raise Refused(reason, problem.detail) from None
@@ -82,12 +77,13 @@ class WebhookControl:
     def try_now(self, name: str) -> bool:
         """Do not wait for the next attempt. Returns whether one was waited for. Raises Refused:
         NOT_FOUND, LOCKED (it is not served)."""
-        _, part = self._registry.webhook(self._need(name).name)
-        if part is None:
+        _, part = self._registry.webhook(self.need(name).name)
+        if part is None or part.paused:
             raise Refused(Reason.LOCKED, f"webhook {name!r} is paused or disabled: resume it")
         return part.hurry()
 
-    def _need(self, name: str) -> Subscription:
+    def need(self, name: str) -> Subscription:
+        """One webhook. Raises Refused: NOT_FOUND."""
         subscription, _ = self._registry.webhook(name)
         if subscription is None:
             raise Refused(Reason.NOT_FOUND, f"there is no webhook {name!r}")
@@ -104,12 +100,13 @@ def _info(subscription: Subscription, part: Webhook | None) -> WebhookInfo:
     if part is None:
         why = subscription.disabled or "it is not served now"
         return WebhookInfo(**shown, state="paused" if why == PAUSED else "disabled", why=why)
+    state: State = "failing" if part.failing else "active"
     return WebhookInfo(
         **shown,
-        state="failing" if part.failing else "active",
-        why="",
+        state="paused" if part.paused else state,
+        why=PAUSED if part.paused else "",
         attempts=part.attempts,
-        next_seconds=part.next_seconds,
+        next_seconds=None if part.paused else part.next_seconds,
         held=part.held_count,
         delivered_ms=part.delivered_ms,
         failures=tuple(part.failures),

@@ -8,6 +8,7 @@ Rules:
   nothing. What a poll could not take (its bytes were full) waits here for the next.
 * A poll is answered once it has at least one event, with what is there, or empty when its time is
   over.
+* Of a queue that an operator has paused nothing is handed out, and what was fetched goes back.
 * An event is settled by acknowledge or by becoming a dead letter; everything else (release, the
   end of a lock, a consumer that went away, the end of the server) puts it back to its place.
 """
@@ -83,6 +84,11 @@ class PullSubscription:
         """Other settings for the same queue; locks and polls go on."""
         self._subscription = subscription
         self._predicate = subscription.predicate(self._shared.limits)
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator has paused the queue."""
+        return self._queue.paused
 
     # --- the consumer of the queue ------------------------------------------------------------
 
@@ -232,6 +238,10 @@ class PullSubscription:
 
     def _serve(self) -> None:
         self._serving = False
+        if self._queue.paused and self._ready:
+            offsets = [held.offset for held in self._ready]
+            self._ready.clear()
+            self._requeue(offsets)
         until = self._shared.loop.time() + self._subscription.config.lock_seconds
         while self._polls and self._ready:
             poll = self._polls[0]

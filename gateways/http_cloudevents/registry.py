@@ -87,14 +87,17 @@ class Registry:
         return self._shared.dead_letters.count
 
     def webhook_states(self) -> dict[str, int]:
-        """How many webhooks are `active`, `failing` (the last request failed) or `disabled`."""
-        states = {"active": 0, "failing": 0, "disabled": 0}
+        """How many webhooks are `active`, `failing` (the last request failed), `paused` or
+        `disabled`."""
+        states = {"active": 0, "failing": 0, "paused": 0, "disabled": 0}
         for name, subscription in self._subscriptions.items():
             if subscription.sink is None:
                 continue
             part = self._parts.get(name)
             if not isinstance(part, Webhook):
                 states["disabled"] += 1
+            elif part.paused:
+                states["paused"] += 1
             else:
                 states["failing" if part.failing else "active"] += 1
         return states
@@ -108,6 +111,11 @@ class Registry:
     def all(self) -> list[Subscription]:
         """All subscriptions, by name."""
         return [self._subscriptions[name] for name in sorted(self._subscriptions)]
+
+    def is_paused(self, name: str) -> bool:
+        """Whether an operator has paused a subscription that is served."""
+        part = self._parts.get(name)
+        return part is not None and part.paused
 
     def webhook(self, name: str) -> tuple[Subscription | None, Webhook | None]:
         """A subscription that has a sink, and what serves it now; None if there is none."""
@@ -175,21 +183,17 @@ class Registry:
             await self._replace_part(wanted)
             return existing is None
 
-    async def set_disabled(self, name: str, why: str | None) -> None:
-        """Stop delivering a webhook for this reason, or deliver it again (None). Raises Problem:
-        404, 409, 503."""
+    async def enable(self, name: str) -> None:
+        """Deliver a webhook again that was disabled. Raises Problem: 404, 409, 503."""
         with self._change(name):
             subscription = self.get(name)
-            if (subscription.disabled is None) == (why is None):
+            if subscription.disabled is None:
                 return
-            changed = replace(subscription, disabled=why)
+            changed = replace(subscription, disabled=None)
             position = self._shared.port.documents.put(DOCUMENT_KIND, name, changed.document())
             await self._shared.commits.wait(position)
             self._subscriptions[name] = changed
-            if why is None:
-                self._start_part(changed)
-            else:
-                await self._stop_part(name, drain_seconds=changed.config.timeout_seconds)
+            self._start_part(changed)
 
     async def delete(self, name: str) -> None:
         """Delete a subscription with its queue. Raises Problem: 404, 409, 503."""

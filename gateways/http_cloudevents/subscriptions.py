@@ -142,12 +142,13 @@ class Subscription:
             "owner": self.owner,
         }
 
-    def shown(self, *, to_owner: bool) -> dict[str, Any]:
+    def shown(self, *, to_owner: bool, paused: bool) -> dict[str, Any]:
         """What users read.
 
         Args:
             to_owner: whether the reader may change the subscription. Others do not see the query
                 of its sink, where keys often are. Nobody sees an access token again.
+            paused: an operator has paused it.
         """
         shown: dict[str, Any] = {"id": self.name, "topic": display_name(self.topic)}
         if self.sink is not None:
@@ -157,9 +158,10 @@ class Subscription:
             "filters": list(self.filters),
             "config": msgspec.to_builtins(self.config)
             | {"deadLetterTopic": display_name(self.dead_letter_topic)},
-            "status": {"state": "active" if self.disabled is None else "disabled"},
+            "status": {"state": "paused" if paused else "active"},
         }
         if self.disabled is not None:
+            shown["status"]["state"] = "disabled"
             shown["status"]["reason"] = self.disabled
         if self.granted_per_minute is not None:
             shown["status"]["grantedRatePerMinute"] = self.granted_per_minute

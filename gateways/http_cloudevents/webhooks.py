@@ -15,6 +15,7 @@ Rules:
 * A batch that is refused, or that fails to the end, is sent again one event at a time, so that
   one bad event does not take its neighbours with it.
 * What failed before a restart counts on after it (`retry_state.py`).
+* While an operator has paused the queue, no request is begun, and what was taken goes back.
 * 410 means that the sink is retired: the subscription stops and keeps its queue. So it does when
   its owner loses the right to read it.
 """
@@ -122,6 +123,11 @@ class Webhook:
     # --- what operators see and do ------------------------------------------------------------
 
     @property
+    def paused(self) -> bool:
+        """Whether an operator has paused the queue."""
+        return self._queue.paused
+
+    @property
     def attempts(self) -> int:
         """Failed requests for the head so far."""
         return self._attempts
@@ -196,18 +202,31 @@ class Webhook:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._queue.cancel()
-        for first, count in ranges(held.offset for held in self._window):
-            self._queue.requeue(first, count)
+        self._put_back()
+
+    def _put_back(self) -> None:
+        offsets = [held.offset for held in self._window]
         self._window.clear()
+        self._window_bytes = 0
+        for first, count in ranges(offsets):
+            self._queue.requeue(first, count)
 
     # --- the delivery -------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        await self._arrived.wait()
-        await self._resume()
+        begins = True
         while not self._stopping:
             await self._arrived.wait()
+            if begins:
+                await self._resume()
             await self._sleep_for(self._bucket.take(self._shared.loop.time()))
+            begins = self._queue.paused
+            if begins:
+                self._arrived.clear()
+                self._attempts = self._alone = 0
+                self._last_chance = False
+                self._put_back()
+                continue
             head = self._head()
             self._busy = True
             answer = await self._shared.sinks.deliver(

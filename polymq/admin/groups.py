@@ -60,7 +60,7 @@ def all_groups(
         reader_group(engine, committed, node.gateways, names.name),
         DeadLetterHandlers(engine, committed).group(),
         DelayedHandlers(engine, committed).group(),
-        WebhookHandlers(engine, node.gateways).group(),
+        WebhookHandlers(engine, committed, node.gateways).group(),
         MqttClientHandlers(engine, names).group(),
         SessionHandlers(engine, committed, names).group(),
         RetainedHandlers(engine, committed, names).group(),

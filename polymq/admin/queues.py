@@ -42,6 +42,9 @@ class Queue(Value):
         ready: messages that wait for a consumer.
         unacknowledged: messages that were delivered, and are neither acknowledged nor given back.
         consumers: how many there are.
+        paused_ms: since when it hands out nothing, because an operator has paused it, in
+            milliseconds since the epoch; null: it is not paused.
+        paused_by: who has paused it; null: it is not paused.
     """
 
     name: str
@@ -54,6 +57,8 @@ class Queue(Value):
     ready: int
     unacknowledged: int
     consumers: int
+    paused_ms: int | None
+    paused_by: str | None
 
 
 class Binding(Value):
@@ -106,11 +111,13 @@ class QueuesQuery(PageQuery):
         sort: by name, or by a number, the largest first.
         user: only queues that this user declared.
         kind: only queues of AMQP, or only subscriptions over HTTP.
+        paused: only those that are paused, or only those that are not.
     """
 
     sort: Literal["name", "ready", "unacknowledged", "consumers"] = "name"
     user: str | None = None
     kind: Literal["all", "queue", "subscription"] = "all"
+    paused: bool | None = None
 
 
 class DeleteQuery(Given):
@@ -186,27 +193,56 @@ class QueueHandlers:
                     answer=QueueMessages,
                     path_about=named,
                 ),
+                Operation(
+                    method="POST",
+                    path="/queues/{name}/pause",
+                    name="pauseQueue",
+                    summary="Hand out nothing of a queue until it is resumed",
+                    about="Also after a restart. Messages are collected meanwhile. Consumers stay, "
+                    "and keep what they have.",
+                    right="operate",
+                    handler=self._pause,
+                    answer=Queue,
+                    path_about=named,
+                ),
+                Operation(
+                    method="POST",
+                    path="/queues/{name}/resume",
+                    name="resumeQueue",
+                    summary="Hand out the messages of a queue again",
+                    right="operate",
+                    handler=self._resume,
+                    answer=Queue,
+                    path_about=named,
+                ),
             ],
         )
 
     async def _list(self, call: Call[QueuesQuery]) -> Page[Queue]:
         query, queues = call.query, self._named.queues
-        user, kind = query.user, query.kind
+        kind = query.kind
         listing = Listing(
             names=queues,
             find=queues.get,
             row=lambda name, found: Queue(**self._row(name, found)),
             number=_NUMBERS.get(query.sort),
             wants_name=None if kind == "all" else lambda name: _kind(name) == kind,
-            wants=None if user is None else lambda found: self._user(found) == user,
+            wants=None if query.user is None and query.paused is None else self._wants(query),
         )
         return await in_steps(page_of(listing, query))
+
+    def _wants(self, query: QueuesQuery) -> Callable[[NamedQueue], bool]:
+        user, paused = query.user, query.paused
+        return lambda found: (
+            (paused is None or (found.pause is not None) == paused)
+            and (user is None or self._user(found) == user)
+        )
 
     def _user(self, found: NamedQueue) -> str:
         return self._engine.exchanges.owners.principal_of(found.terms.maker)
 
     def _row(self, name: str, found: NamedQueue) -> dict[str, Any]:
-        terms = found.terms
+        terms, pause = found.terms, found.pause
         return {
             "name": name,
             "kind": _kind(name),
@@ -218,6 +254,8 @@ class QueueHandlers:
             "ready": found.group.ready_count,
             "unacknowledged": unacknowledged_count(found),
             "consumers": len(found.group.registrations),
+            "paused_ms": None if pause is None else pause.since_ms,
+            "paused_by": None if pause is None else pause.by,
         }
 
     def _queue(self, call: Call[Any]) -> NamedQueue:
@@ -249,6 +287,20 @@ class QueueHandlers:
         audit.note("queue purged", queue=found.name, messages=count, by=call.caller)
         await self._committed(position)
         return QueueMessages(name=found.name, messages=count)
+
+    async def _pause(self, call: Call[Given]) -> Queue:
+        found = self._queue(call)
+        position = self._named.pausing.pause(found.name, by=call.caller)
+        audit.note("queue paused", queue=found.name, by=call.caller)
+        await self._committed(position)
+        return Queue(**self._row(found.name, found))
+
+    async def _resume(self, call: Call[Given]) -> Queue:
+        found = self._queue(call)
+        position = self._named.pausing.resume(found.name)
+        audit.note("queue resumed", queue=found.name, by=call.caller)
+        await self._committed(position)
+        return Queue(**self._row(found.name, found))
 
     async def _delete(self, call: Call[DeleteQuery]) -> QueueMessages:
         found = self._queue(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from polymq.admin.commits import Committed
 from polymq.admin.gateways import Gateways
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
@@ -80,11 +81,17 @@ class Hurried(Value):
 
 
 class WebhookHandlers:
-    """Carries out the operations on webhooks."""
+    """Carries out the operations on webhooks.
 
-    def __init__(self, engine: Engine, gateways: Gateways) -> None:
+    Args:
+        committed: waits until a change is on the disk.
+    """
+
+    def __init__(self, engine: Engine, committed: Committed, gateways: Gateways) -> None:
         self._engine = engine
+        self._committed = committed
         self._gateways = gateways
+        self._pausing = engine.named_queues.pausing
 
     def group(self) -> Group:
         """The operations."""
@@ -191,13 +198,17 @@ class WebhookHandlers:
 
     async def _pause(self, call: Call[Given]) -> WebhookValue:
         name = call.path["name"]
-        await self._control().pause(name)
+        self._control().need(name)
+        position = self._pausing.pause(SUBSCRIPTION_PREFIX + name, by=call.caller)
+        await self._committed(position)
         audit.note("webhook paused", subscription=name, by=call.caller)
         return self._shown(name)
 
     async def _resume(self, call: Call[Given]) -> WebhookValue:
         name = call.path["name"]
-        await self._control().resume(name)
+        self._control().need(name)
+        await self._committed(self._pausing.resume(SUBSCRIPTION_PREFIX + name))
+        await self._control().enable(name)
         audit.note("webhook resumed", subscription=name, by=call.caller)
         return self._shown(name)
 

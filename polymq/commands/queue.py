@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @click.group()
 def queue() -> None:
-    """Show, purge and delete queues.
+    """Show, pause, purge and delete queues.
 
     Queues are those of AMQP, and the subscriptions that applications pull over HTTP, whose queues
     are called %SUB% and their name. Looking at a queue takes nothing from it.
@@ -39,6 +39,12 @@ def _options(row: Row) -> str | None:
     return " ".join(names) or None
 
 
+def _paused(row: Row) -> str | None:
+    if row["paused_ms"] is None:
+        return None
+    return f"since {shown_time(row['paused_ms'])} by {row['paused_by']}"
+
+
 _COLUMNS: Final = {
     "NAME": lambda row: row["name"],
     "KIND": lambda row: row["kind"],
@@ -47,6 +53,7 @@ _COLUMNS: Final = {
     "READY": lambda row: row["ready"],
     "UNACKNOWLEDGED": lambda row: row["unacknowledged"],
     "CONSUMERS": lambda row: row["consumers"],
+    "PAUSED": lambda row: shown_time(row["paused_ms"]),
 }
 
 
@@ -68,12 +75,14 @@ _COLUMNS: Final = {
     show_default=True,
     help="By name, or by a number, the largest first.",
 )
+@click.option("--paused", is_flag=True, help="Only queues that are paused.")
 @page_options
 @json_option
 def queue_list(
     user: str | None,
     prefix: str | None,
     kind: str,
+    paused: bool,
     sort: str,
     limit: int,
     after: str | None,
@@ -86,6 +95,8 @@ def queue_list(
     acknowledged nor given back.
     """
     query = {"user": user, "prefix": prefix, "kind": kind, "sort": sort, "after": after}
+    if paused:
+        query["paused"] = "true"
     answer = fetch_items(admin_client(options), ("queues",), query, limit)
     print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such queue.")
 
@@ -113,6 +124,7 @@ def queue_show(name: str, as_json: bool, **options: Any) -> None:
             "oldest": shown_time(row["oldest_ms"]),
             "unacknowledged": f"{row['unacknowledged']:,} messages",
             "consumers": f"{row['consumers']:,}",
+            "paused": _paused(row),
         }
     )
     echo("bindings:" if row["bindings"] else "bindings: none")
@@ -138,6 +150,27 @@ def queue_purge(name: str, yes: bool, **options: Any) -> None:
         confirm(f"Remove {row['ready']:,} messages from queue {name}?")
     answer = admin.ask("POST", api_path("queues", name, "purge"))
     echo(f"{answer['messages']:,} messages removed from queue {name}.")
+
+
+@queue.command("pause")
+@operator_options
+@click.argument("name")
+def queue_pause(name: str, **options: Any) -> None:
+    """Hand out nothing of queue NAME until it is resumed.
+
+    Publishing goes on. Consumers stay connected, and keep the messages that they have.
+    """
+    admin_client(options).ask("POST", api_path("queues", name, "pause"))
+    echo(f"Queue {name} is paused.")
+
+
+@queue.command("resume")
+@operator_options
+@click.argument("name")
+def queue_resume(name: str, **options: Any) -> None:
+    """Hand out the messages of queue NAME again."""
+    admin_client(options).ask("POST", api_path("queues", name, "resume"))
+    echo(f"Queue {name} is resumed.")
 
 
 @queue.command("delete")

@@ -25,6 +25,12 @@ def _options(row: dict[str, Any]) -> str:
     return ", ".join(name.replace("_", "-") for name in names) or "-"
 
 
+def _paused(row: dict[str, Any]) -> str:
+    if row["paused_ms"] is None:
+        return "-"
+    return f"since {moment(row['paused_ms'])} by {row['paused_by']}"
+
+
 LIST = ListScreen(
     parts=("queues",),
     key="name",
@@ -37,6 +43,7 @@ LIST = ListScreen(
         Column(label="Trend", trend=lambda row: row["ready"]),
         number_column("Unacknowledged", "unacknowledged"),
         number_column("Consumers", "consumers"),
+        Column(label="Paused", text=lambda row: moment(row["paused_ms"])),
     ),
     sorts={
         "ready": "ready",
@@ -63,6 +70,20 @@ def show_queue(console: Console, name: str) -> None:
 
 def _actions(name: str) -> list[Action]:
     return [
+        *(
+            Action(
+                label=label,
+                icon=icon,
+                right="operate",
+                method="POST",
+                parts=("queues", name, verb),
+                is_harmless=True,
+            )
+            for label, icon, verb in (
+                ("Pause", "pause", "pause"),
+                ("Resume", "play_arrow", "resume"),
+            )
+        ),
         Action(
             label="Purge",
             icon="cleaning_services",
@@ -100,6 +121,7 @@ def _show(row: dict[str, Any]) -> None:
             "Oldest": moment(row["oldest_ms"]),
             "Unacknowledged": number(row["unacknowledged"]),
             "Consumers": number(row["consumers"]),
+            "Paused": _paused(row),
         }
     )
     show_rows(

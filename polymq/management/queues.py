@@ -92,7 +92,7 @@ class QueueHandlers:
 
     def row(self, found: NamedQueue) -> dict[str, Any]:
         """What lists show of a queue."""
-        terms, node = found.terms, self._context.node.name
+        terms, pause, node = found.terms, found.pause, self._context.node.name
         counts = counts_of(found)
         shown = self._context.rates.with_rates(("queue", found.name), counts)
         kind = terms.arguments.get(QUEUE_TYPE, CLASSIC)
@@ -106,6 +106,7 @@ class QueueHandlers:
             "arguments": plain(terms.arguments),
             "node": node,
             "state": "running",
+            "paused": None if pause is None else {"since_ms": pause.since_ms, "by": pause.by},
             "policy": None,
             "operator_policy": None,
             "effective_policy_definition": {},

@@ -73,7 +73,8 @@ def http_probes(server: Callable[[], object]) -> list[Probe]:
         probe(
             "polymq_webhooks",
             "gauge",
-            "Webhook subscriptions: active, failing (the last request failed) or disabled.",
+            "Webhook subscriptions: active, failing (the last request failed), paused by an "
+            "operator, or disabled.",
             lambda found: found.webhooks,
             "state",
         ),

@@ -21,6 +21,7 @@ def queue_probes(engine: Engine) -> list[Probe]:
         return counter(name, text, read, label="reason")
 
     return [
+        *_pause_probes(engine),
         by_reason(
             "polymq_messages_given_up",
             "Messages that left a queue, a session or a subscription without an acknowledgement.",
@@ -92,6 +93,27 @@ def queue_probes(engine: Engine) -> list[Probe]:
             "polymq_messages_set_aside",
             "Messages that had to be moved and were set aside, because they fit nowhere.",
             lambda: engine.set_aside.count,
+        ),
+    ]
+
+
+def _pause_probes(engine: Engine) -> list[Probe]:
+    pauses = engine.named_queues.pausing.since_ms
+
+    def longest() -> float:
+        first = min(pauses.values(), default=None)
+        return 0.0 if first is None else max(0, engine.core.clock_ms() - first) / 1000
+
+    return [
+        gauge(
+            "polymq_queues_paused",
+            "Queues and subscriptions that an operator has paused.",
+            lambda: len(pauses),
+        ),
+        gauge(
+            "polymq_queue_pause_seconds",
+            "How long the longest of them has been paused.",
+            longest,
         ),
     ]
 

@@ -189,6 +189,32 @@ def test_a_promoted_slave_goes_on(master: Broker, slave: Broker) -> None:
     assert link.bodies[-1] == b"last"
 
 
+def test_a_queue_that_is_paused_stays_so_when_its_slave_is_promoted(
+    master: Broker, slave: Broker
+) -> None:
+    """The rows are equal, and the new master hands out nothing."""
+    master.port.queues.declare(
+        "q", durable=True, exclusive=False, auto_delete=False, arguments={}, owner=None
+    )
+    master.engine.named_queues.pausing.pause("q", by="olga")
+    route = master.port.exchanges.route("", "q")
+    assert route is not None
+    master.publish(master.port.topics.template(route, properties={}), b"a")
+    master.step(1)
+    follow(master, slave)
+    assert rows(slave) == rows(master)
+    slave.stop()
+    slave.follows = ""
+    slave.open()
+    consumer = SpyConsumer()
+    slave.port.queues.consume("q", consumer, exclusive=False, owner=object()).ready()
+    slave.step(1)
+    assert consumer.bodies == []
+    slave.engine.named_queues.pausing.resume("q")
+    slave.step(1)
+    assert consumer.bodies == [b"a"]
+
+
 def test_nothing_is_shown_before_the_master_says_so(master: Broker, slave: Broker) -> None:
     """What the slave has on its disk may still be lost at the master, and its offset be given to
     another message."""

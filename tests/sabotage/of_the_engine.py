@@ -448,8 +448,8 @@ RULES = (
         name="new-message-before-what-is-being-read",
         why="a consumer that begins with old messages gets them in the wrong order",
         path="broker/queues/queue.py",
-        old="        if not self.registrations or self._reading:\n",
-        new="        if not self.registrations:\n",
+        old="        if not self.registrations or self._reading or self.paused:\n",
+        new="        if not self.registrations or self.paused:\n",
         tests=("tests/broker/test_consumer_order.py",),
     ),
     Sabotage(

@@ -243,8 +243,8 @@ OF_THE_GATEWAYS = (
         name="webhook-sink-shown-to-readers",
         why="who may read a topic reads the key of somebody else's sink",
         path="gateways/http_cloudevents/handlers.py",
-        old="            return subscription.shown(to_owner=False)\n",
-        new="            return subscription.shown(to_owner=True)\n",
+        old="            return subscription.shown(to_owner=False, paused=paused)\n",
+        new="            return subscription.shown(to_owner=True, paused=paused)\n",
         tests=("tests/gateways/http_cloudevents/test_http_subscriptions.py",),
     ),
 )

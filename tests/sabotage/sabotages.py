@@ -27,6 +27,7 @@ from tests.sabotage.of_the_names import OF_THE_NAMES
 from tests.sabotage.of_the_operators import OF_THE_OPERATORS
 from tests.sabotage.of_the_overlaps import OF_THE_OVERLAPS
 from tests.sabotage.of_the_packages import OF_THE_PACKAGES
+from tests.sabotage.of_the_pauses import OF_THE_PAUSES
 from tests.sabotage.of_the_permissions import OF_THE_PERMISSIONS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_reloads import OF_THE_RELOADS
@@ -76,6 +77,7 @@ SABOTAGES = (
     *OF_THE_SPEED,
     *OF_THE_USERS,
     *OF_THE_LOGINS,
+    *OF_THE_PAUSES,
     *OF_THE_PERMISSIONS,
     *OF_THE_PROPERTIES,
     *OF_THE_REMOTING,

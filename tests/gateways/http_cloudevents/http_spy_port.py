@@ -91,6 +91,7 @@ class SpyQueue:
     settled: set[int] = field(default_factory=set)
     delivered: set[int] = field(default_factory=set)
     consumer: Consumer | None = None
+    paused: bool = False
 
 
 class SpyRegistration:
@@ -100,6 +101,10 @@ class SpyRegistration:
         self.port = port
         self.queue = queue
         self.consumer = consumer
+
+    @property
+    def paused(self) -> bool:
+        return self.queue.paused
 
     def settle(self, first_offset: int, count: int) -> None:
         for offset in range(first_offset, first_offset + count):
@@ -341,7 +346,11 @@ class SpyPort(spy_port.SpyPort):
         asyncio.get_running_loop().call_soon(self._pump, queue)
 
     def _pump(self, queue: SpyQueue) -> None:
-        while queue.consumer is not None and (credit := queue.consumer.credit()) > 0:
+        while (
+            queue.consumer is not None
+            and not queue.paused
+            and (credit := queue.consumer.credit()) > 0
+        ):
             offsets = queue.requeued[:credit]
             redelivered = bool(offsets)
             if not offsets:

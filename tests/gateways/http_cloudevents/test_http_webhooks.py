@@ -546,6 +546,7 @@ def test_sinks_that_failed_share_a_quarter_of_all_requests() -> None:
             assert gateway.server.statistics().webhooks == {
                 "active": 1,
                 "failing": 5,
+                "paused": 0,
                 "disabled": 0,
             }
 
