@@ -27,6 +27,7 @@ from polymq.console import (
     readers,
     sessions,
     topics,
+    traces,
     webhooks,
 )
 from polymq.console.api import ANSWER_SECONDS_MAX, ApiError, Broker
@@ -42,6 +43,7 @@ MENU: Final = (
     Entry("Consumers", readers.PATH, "speed", "c"),
     Entry("Connections", connections.PATH, "cable", "n"),
     Entry("MQTT sessions", sessions.PATH, "sensors", "s"),
+    Entry("Traces", traces.PATH, "troubleshoot", "m"),
     Entry("Dead letters", dead_letters.PATH, "report", "x"),
     Entry("Webhooks", webhooks.PATH, "webhook", "w"),
     Entry("Users", access.PATH, "group", "u"),
@@ -64,6 +66,7 @@ SCREENS: Final[Mapping[str, Callable[..., None]]] = {
     f"{connections.PATH}/{{name:path}}": connections.show_connection,
     sessions.PATH: sessions.show_sessions,
     f"{sessions.PATH}/{{name:path}}": sessions.show_session,
+    traces.PATH: traces.show_traces,
     dead_letters.PATH: dead_letters.show_dead_letters,
     f"{dead_letters.PATH}/{{name:path}}": dead_letters.show_location,
     webhooks.PATH: webhooks.show_webhooks,
