@@ -112,3 +112,20 @@ def test_a_ban_is_removed(server: Server, browser: Browser) -> None:
     browser.click("Remove", last=True)
     until(lambda: admin.good("GET", "/api/v1/bans")["total"] == 0, "the ban is gone")
     assert json.dumps(browser.severe()) == "[]"
+
+
+def test_the_log_is_searched(server: Server, browser: Browser) -> None:
+    """The audit log first, by user; then the rest by severity."""
+    admin = Admin(server)
+    browser.open("/log")
+    admin.good("PUT", "/api/v1/topics/orders", {})
+    browser.sees("topic created")
+    admin.good("POST", "/api/v1/bans", {"kind": "user", "value": "mallory"})
+    browser.sees("ban added")
+    browser.fill("With the text", "MALLORY")
+    until(lambda: "topic created" not in browser.text, "only lines with the text")
+    browser.sees("ban added")
+    browser.click("other lines")
+    browser.sees("Logger")
+    until(lambda: "ban added" not in browser.text, "the other lines")
+    assert not browser.severe()

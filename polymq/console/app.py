@@ -20,6 +20,7 @@ from polymq.console import (
     access,
     connections,
     dead_letters,
+    log_lines,
     messages,
     operations,
     overview,
@@ -51,6 +52,7 @@ MENU: Final = (
     Entry("Ban list", operations.BANS_PATH, "block", "b"),
     Entry("Disk and retention", operations.STORE_PATH, "storage", "d"),
     Entry("Replication", operations.REPLICATION_PATH, "sync_alt", "r"),
+    Entry("Log", log_lines.PATH, "article", "a"),
     Entry("Limits", operations.LIMITS_PATH, "straighten", "l"),
 )
 SCREENS: Final[Mapping[str, Callable[..., None]]] = {
@@ -78,6 +80,7 @@ SCREENS: Final[Mapping[str, Callable[..., None]]] = {
     operations.STORE_PATH: operations.show_store,
     operations.REPLICATION_PATH: operations.show_replication,
     operations.LIMITS_PATH: operations.show_limits,
+    log_lines.PATH: log_lines.show_log,
 }
 """The screens by their paths. `{name}` is the object that a screen is about."""
 DRAIN_SECONDS: Final = 2

@@ -7,6 +7,9 @@ from tests.sabotage.plan import Sabotage
 SCREENS = "interop_tests/test_console_screens.py"
 TEXTS = "tests/polymq/console/test_dialogs.py"
 
+LINES = "tests/polymq/test_recent_lines.py"
+PAGES = "tests/polymq/admin/test_log_lines.py"
+
 OF_THE_CONSOLE = (
     Sabotage(
         name="a-trace-outlives-its-tab",
@@ -39,5 +42,29 @@ OF_THE_CONSOLE = (
         old="action.label, typed=action.typed)",
         new="action.label)",
         tests=(SCREENS,),
+    ),
+    Sabotage(
+        name="texts-of-errors-are-shown",
+        why="a reader finds what clients sent in the log",
+        path="polymq/recent_lines.py",
+        old='        values["error"] = _name_of(error)\n',
+        new='        values["error"] = printable(repr(error))\n',
+        tests=(LINES,),
+    ),
+    Sabotage(
+        name="a-flood-hides-the-audit-log",
+        why="who wants to hide a change causes two thousand other lines",
+        path="polymq/recent_lines.py",
+        old="        stored = self._audit if record.name == audit.LOGGER else self._others\n",
+        new="        stored = self._others\n",
+        tests=(LINES,),
+    ),
+    Sabotage(
+        name="a-line-is-followed-twice",
+        why="`--follow` prints the last line again and again",
+        path="polymq/admin/log_lines.py",
+        old="        if line.number <= query.since:\n",
+        new="        if line.number < query.since:\n",
+        tests=(PAGES,),
     ),
 )
