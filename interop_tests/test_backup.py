@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +23,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server, StartServer
+from interop_tests.people import Admin
 from interop_tests.ledger.ports import lasting_ports
 from interop_tests.replica_kills import Pair, status, wait
 from interop_tests.test_log_deletion import store_of
@@ -350,6 +353,27 @@ def test_a_server_killed_during_a_backup(start_server: StartServer, tmp_path: Pa
     server.restart()
     create(server, target)
     assert len(positions(target)) == 2
+
+
+def test_a_server_started_again_during_a_backup(start_server: StartServer, tmp_path: Path) -> None:
+    """It knows nothing of the backup, and says so rather than that somebody is not let in."""
+    server = start_server(**SMALL)
+    fill(server, 30)
+    Admin(server).add("root", "admin")  # the command has the token of this start from now on
+    target = tmp_path / "backup"
+    process = launch(
+        *("create", target, "--data-directory", server.data_directory),
+        *("--rate", 1, "--reserve-seconds", 30),
+    )
+    wait_for(lambda: (target / "unfinished.json").exists(), "nothing is copied")
+    os.kill(process.pid, signal.SIGSTOP)
+    server.kill()
+    server.restart()
+    os.kill(process.pid, signal.SIGCONT)
+    _, errors = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 1
+    assert b"any more: it was started again" in errors
+    create(server, target)
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from polymq.admin.client import AdminClient, api_path
+from polymq.admin.client import AdminClient, RefusedRequest, api_path
 from polymq.backup_memory import recall_or_begin, remember_backups
 from polymq.core_log.backups.files import SourceDamaged
 from polymq.core_log.backups.manifest import Manifest
@@ -27,6 +28,10 @@ from polymq.store_opening import advice, check_is_whole, code_of, store_settings
 RENEWALS: Final = 10
 """How often a reservation is renewed within the time after which it ends."""
 RENEW_SECONDS_MAX: Final = 5.0
+STARTED_AGAIN: Final = (
+    "the server does not reserve the log for this backup any more: it was started again"
+)
+"""What it means if a token that was good is not any more: each start makes a new one."""
 WHY: Final = "a backup is being taken"
 
 
@@ -65,7 +70,12 @@ def running_source(client: AdminClient, seconds: float) -> Iterator[Copying]:
         nonlocal renewed
         now = time.monotonic()
         if now - renewed >= every:
-            client.request("PUT", api_path("backups", backup), {"position": position})
+            try:
+                client.request("PUT", api_path("backups", backup), {"position": position})
+            except RefusedRequest as refused:
+                if refused.status != HTTPStatus.UNAUTHORIZED:
+                    raise
+                raise Failure(ExitCode.FAILED, STARTED_AGAIN) from refused
             renewed = now
 
     path = api_path("backups", backup, "end")

@@ -208,7 +208,7 @@ class Retention:
         yield from self._trim_due(0)
         ends = self._deletable_ends()
         if not ends:
-            self.holder = self._reserved_for()
+            self.holder, self._witness = self._reserved_for(), None
             return
         excess = self.excess_bytes
         early = 0

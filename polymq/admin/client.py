@@ -34,6 +34,21 @@ TAG_PROPERTY: Final = "TAGS"
 PRINTED_BYTES_MAX: Final = 4096
 
 
+class RefusedRequest(Failure):
+    """The server refused a request.
+
+    Args:
+        content: of the answer.
+
+    Attributes:
+        status: of the answer.
+    """
+
+    def __init__(self, status: int, content: bytes) -> None:
+        super().__init__(_code(status), _detail(status, content))
+        self.status = status
+
+
 class AdminClient:
     """Asks the operator's listener of a server. Every method raises Failure.
 
@@ -60,7 +75,7 @@ class AdminClient:
             connection.request("POST", path, body=raw, headers=headers)
             answer = connection.getresponse()
             if answer.status >= 300:
-                raise Failure(_code(answer.status), _detail(answer.status, answer.read()))
+                raise RefusedRequest(answer.status, answer.read())
             if connection.sock is not None:
                 connection.sock.settimeout(None)  # a line may be long in coming
             yield from answer
@@ -183,7 +198,7 @@ def _request(
     finally:
         connection.close()
     if answer.status >= 300:
-        raise Failure(_code(answer.status), _detail(answer.status, content))
+        raise RefusedRequest(answer.status, content)
     return answer.status, content
 
 

@@ -13,7 +13,9 @@ from polymq.commands.options import config_option, data_flag, settings_from
 from polymq.errors import ExitCode, Failure
 from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, find_ports, write_values
+from polymq.settings import TlsSettings, is_loopback
 from polymq.terminal import echo
+from polymq.tls_files import tls_of
 
 PORT: Final = 9467
 
@@ -38,7 +40,14 @@ PORT: Final = 9467
 @click.option(
     "--certificate", default="", help="PEM file with a certificate: the console uses TLS."
 )
-@click.option("--key", default="", help="PEM file with the private key of --certificate.")
+@click.option(
+    "--key", default="", help="PEM file with the private key. Default: that in --certificate."
+)
+@click.option(
+    "--allow-plain",
+    is_flag=True,
+    help="Let other machines use it without TLS: passwords cross the network unencrypted.",
+)
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -51,6 +60,7 @@ def console(
     port: int,
     certificate: str,
     key: str,
+    allow_plain: bool,
     ready_file: Path | None,
     **options: Any,
 ) -> int:
@@ -67,6 +77,7 @@ def console(
         raise Failure(ExitCode.USAGE, text) from error
     settings = settings_from(options)
     tls = _tls(url, ca)
+    _check_reachable(host, certificate, key or certificate, allow_plain=allow_plain)
     listening = _listen(host, port)
     bound = listening.getsockname()[1]
     broker = Broker(url or f"http://{ADMIN_HOST}:{find_ports(settings).admin}", tls)
@@ -88,6 +99,16 @@ def _tls(url: str | None, ca: str | None) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         text = f"--ca {ca} has no certificates that can be used: {error}"
         raise Failure(ExitCode.USAGE, text) from error
+
+
+def _check_reachable(host: str, certificate: str, key: str, *, allow_plain: bool) -> None:
+    """Whether other machines may use the console, and the certificate can be used. Raises
+    Failure."""
+    if certificate or key:
+        tls_of(TlsSettings(certificate=certificate, key=key), owner="console")
+    elif not allow_plain and not is_loopback(host):
+        text = f"a console at {host} needs a certificate (--certificate), or --allow-plain"
+        raise Failure(ExitCode.USAGE, text)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -119,7 +119,7 @@ def make_app(broker: Broker, *, local: bool, secure: bool) -> FastAPI:
     """
     ui.button.default_props("no-caps unelevated")
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    console = Console(broker, Logins(time.monotonic), list(MENU))
+    console = Console(broker, Logins(time.monotonic), local, list(MENU))
     nicegui_app.on_startup(broker.start)
     nicegui_app.on_shutdown(broker.stop)
     _add_pages(console)

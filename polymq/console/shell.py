@@ -42,11 +42,13 @@ class Console:
     """What the screens know.
 
     Attributes:
+        is_local: only this machine can use the console.
         menu: the screens, in the order of the menu.
     """
 
     broker: Broker
     logins: Logins
+    is_local: bool
     menu: list[Entry] = field(default_factory=list)
 
     def login(self) -> Login | None:
@@ -73,9 +75,16 @@ class Console:
 
 
 async def enter(console: Console, user: str, password: str) -> None:
-    """Log in. Raises ApiError."""
+    """Log in. Raises ApiError.
+
+    A broker without users lets everybody in who reaches it from its own machine, and the console
+    may be there. It does not extend this to other machines.
+    """
     login = Login(user, password)
     caller = await console.broker.ask(login, "GET", "caller")
+    if not console.is_local and caller["name"].startswith("("):  # nobody's name
+        text = "the broker has no users yet: create the first with `polymq user add` at the broker"
+        raise ApiError(403, text)
     console.logins.put(
         app.storage.browser["id"], Login(user, password, frozenset(caller["rights"]))
     )

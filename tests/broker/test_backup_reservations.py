@@ -58,6 +58,22 @@ def test_what_is_reserved_stays_and_names_who_holds_it(broker: Broker) -> None:
     assert broker.engine.retention.holder.kind == "topic"
 
 
+def test_who_held_the_log_before_a_backup_holds_it_after_it(broker: Broker) -> None:
+    """An operator who looks for the holder is not shown a backup that has ended."""
+    declare(broker, "work")
+    old_log(broker)
+    broker.tidy()
+    held = broker.engine.retention.holder
+    assert held is not None
+    assert held[1:] == ("queue", "work")
+    reserved = reservations_of(broker).begin(0, broker.store.log.flushed, 100)
+    broker.tidy()
+    assert broker.engine.retention.holder == Holder(0, "backup", reserved.name)
+    reservations_of(broker).end(reserved.name)
+    broker.tidy()
+    assert broker.engine.retention.holder == held
+
+
 def test_what_was_copied_may_go(broker: Broker) -> None:
     old_log(broker)
     reserved = reservations_of(broker).begin(0, broker.store.log.flushed, 100)

@@ -130,4 +130,12 @@ OF_THE_BACKUPS = (
         new="            pass\n",
         tests=(RESERVATIONS,),
     ),
+    Sabotage(
+        name="ended-backups-hold-the-log",
+        why="`polymq store` names a backup that has ended, and hides who holds the disk",
+        path="broker/retention/retention.py",
+        old="self.holder, self._witness = self._reserved_for(), None\n",
+        new="self.holder = self._reserved_for()\n",
+        tests=(RESERVATIONS,),
+    ),
 )

@@ -6,6 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 SCREENS = "interop_tests/test_console_screens.py"
 TEXTS = "tests/polymq/console/test_dialogs.py"
+COMMAND = "tests/polymq/commands/test_console.py"
 
 LINES = "tests/polymq/test_recent_lines.py"
 PAGES = "tests/polymq/admin/test_log_lines.py"
@@ -66,5 +67,21 @@ OF_THE_CONSOLE = (
         old="        if line.number <= query.since:\n",
         new="        if line.number < query.since:\n",
         tests=(PAGES,),
+    ),
+    Sabotage(
+        name="far-consoles-of-open-brokers",
+        why="everybody on the network operates a broker that lets only its own machine in",
+        path="polymq/console/shell.py",
+        old="    if not console.is_local and ",
+        new="    if console.is_local and ",
+        tests=(COMMAND,),
+    ),
+    Sabotage(
+        name="consoles-without-tls",
+        why="operators' passwords cross the network, and nobody has decided that they may",
+        path="polymq/commands/console.py",
+        old="    elif not allow_plain and not is_loopback(host):\n",
+        new="    elif False:\n",
+        tests=(COMMAND,),
     ),
 )
