@@ -29,6 +29,11 @@ EXAMPLES: Final[dict[str, list[str]]] = {
         "polymq consumer reset group:reports --time 2h --dry-run",
         "polymq consumer reset queue:orders --newest",
     ],
+    "consumer pause": [
+        "polymq consumer pause queue:orders",
+        "polymq consumer pause group:reports --topic orders",
+    ],
+    "consumer resume": ["polymq consumer resume group:reports --topic orders"],
     "consumer show": ["polymq consumer show queue:orders --watch 2"],
     "deadletter list": ["polymq deadletter list"],
     "deadletter redrive": [

@@ -6,6 +6,11 @@ from tests.sabotage.plan import Sabotage
 
 _PAUSING = ("tests/broker/test_pausing.py",)
 _HTTP = ("tests/gateways/http_cloudevents/test_http_paused.py",)
+_GROUPS = ("tests/broker/test_groups.py",)
+_PULLS = (
+    "tests/gateways/rocketmq/test_rocketmq_long_polls.py",
+    "tests/gateways/rocketmq/test_rocketmq_server.py",
+)
 
 OF_THE_PAUSES = (
     Sabotage(
@@ -71,5 +76,37 @@ OF_THE_PAUSES = (
         old="            begins = self._queue.paused\n            if begins:\n",
         new="            begins = False\n            if self._queue.paused:\n",
         tests=_HTTP,
+    ),
+    Sabotage(
+        name="pauses-of-groups-are-not-in-the-rows",
+        why="a consumer group goes on after a restart that finds state.db, or a snapshot",
+        path="broker/reading/consumer_groups.py",
+        old="        if pauses:\n",
+        new="        if False:\n",
+        tests=_GROUPS,
+    ),
+    Sabotage(
+        name="pauses-of-groups-hold-for-new-topics",
+        why="a group gets nothing of a topic that was deleted and made again",
+        path="broker/reading/group_pauses.py",
+        old="        return pause if incarnation == self._incarnation_of(topic) else None\n",
+        new="        return pause\n",
+        tests=_GROUPS,
+    ),
+    Sabotage(
+        name="pulls-that-read-when-the-pause-came",
+        why="a consumer group gets messages after the operator was told that it is paused",
+        path="gateways/rocketmq/pulling.py",
+        old="        elif self._is_paused(pull.fields, info):  # since it began to read\n",
+        new="        elif False:\n",
+        tests=_PULLS,
+    ),
+    Sabotage(
+        name="held-pulls-of-paused-groups-spin",
+        why="each pull of a group that is paused is looked at ten times a second and held again",
+        path="gateways/rocketmq/long_polls.py",
+        old="                    or self._is_paused(long_poll.group, topic)\n",
+        new="",
+        tests=_PULLS,
     ),
 )
