@@ -1,4 +1,4 @@
-"""Mistakes in pausing what queues hand out."""
+"""Mistakes in steering queues: pausing what they hand out, making them, and moving messages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ _PULLS = (
     "tests/gateways/rocketmq/test_rocketmq_long_polls.py",
     "tests/gateways/rocketmq/test_rocketmq_server.py",
 )
+
+_CHANGES = ("tests/polymq/admin/test_queue_changes.py",)
 
 OF_THE_PAUSES = (
     Sabotage(
@@ -108,5 +110,45 @@ OF_THE_PAUSES = (
         old="                    or self._is_paused(long_poll.group, topic)\n",
         new="",
         tests=_PULLS,
+    ),
+    Sabotage(
+        name="moves-into-full-queues",
+        why="a message that is moved to a full queue leaves its queue and is in none",
+        path="polymq/admin/redriving.py",
+        old='            raise Refused(Reason.IN_USE, f"queue {queue.name!r} is full")\n',
+        new="            return\n",
+        tests=(*_CHANGES, "tests/polymq/admin/test_dead_letters.py"),
+    ),
+    Sabotage(
+        name="moved-messages-live-for-ever",
+        why="what was moved has no time to live any more",
+        path="polymq/admin/redriving.py",
+        old="        if not self._is_dead and TTL_PROPERTY in meta.properties:\n",
+        new="        if False:\n",
+        tests=_CHANGES,
+    ),
+    Sabotage(
+        name="moves-by-whoever-operates",
+        why="an operator reads messages by moving them to a queue of its own",
+        path="polymq/admin/queue_moves.py",
+        old="        check_queue(call.port, location.name)\n",
+        new="",
+        tests=_CHANGES,
+    ),
+    Sabotage(
+        name="queues-created-with-the-rights-of-all",
+        why="an operator makes queues that it may not make as a client, and nobody owns them",
+        path="polymq/admin/queue_changes.py",
+        old="        _, position = call.port.queues.declare(\n",
+        new="        _, position = self._engine.port.queues.declare(\n",
+        tests=_CHANGES,
+    ),
+    Sabotage(
+        name="unbinding-what-is-not-bound",
+        why="an operator who mistypes a routing key is told that the binding is gone",
+        path="polymq/admin/queue_changes.py",
+        old="        if not exchanges.graph.is_bound(found.queue, key):\n",
+        new="        if False:\n",
+        tests=_CHANGES,
     ),
 )
