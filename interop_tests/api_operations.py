@@ -32,6 +32,9 @@ NAMES: Final = {
 """Parts of paths, and what is there in a peopled server (`populate`)."""
 BODIES: Final[dict[str, object]] = {
     "createTopic": {"queues": 2},
+    "bindQueue": {"exchange": "things", "routing_key": "bound"},
+    "unbindQueue": {"exchange": "things", "routing_key": "orders"},
+    "moveMessages": {"to": "orders"},
     "changeTopic": {"settings": {"retention_seconds": "7"}},
     "clearRetained": {"filter": "#"},
     "trace": {"client_id": "kept", "seconds": 1},

@@ -59,6 +59,10 @@ def test_an_operator_purges_a_queue_and_a_reader_cannot(server: Server, browser:
     browser.sees("Remove 3 messages from queue orders?")
     browser.click("Purge", last=True)
     browser.sees("0 messages")
+    browser.click("Pause")
+    browser.sees("by olga")
+    browser.click("Resume")
+    until(lambda: "by olga" not in browser.text, "the queue that is not paused")
 
 
 def test_a_broker_that_is_gone_is_said_and_comes_back(server: Server, browser: Browser) -> None:

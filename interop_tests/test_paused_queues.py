@@ -12,11 +12,14 @@ import pika
 import pika.adapters.blocking_connection as blocking
 import pytest
 
+from interop_tests import remoting_wire as remoting
 from interop_tests.conftest import Server, StartServer
 from interop_tests.management import SETTINGS, Api
 from interop_tests.people import Admin, http_ask, http_publish, polymq
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
+NOT_FOUND = 19
+"""RocketMQ's answer to a pull that finds no message."""
 RECEIVE = "/topics/shop/subscriptions/billing:receive"
 
 
@@ -78,6 +81,8 @@ def test_consumers_of_amqp(start_server: StartServer, priorities: bool) -> None:
     with urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=30) as answer:
         assert "polymq_queues_paused 1.0" in answer.read().decode()
 
+    for one in (asking, late, channel):
+        one.connection.close()
     server.kill()
     server.start()
     again = connect(server)
@@ -87,6 +92,7 @@ def test_consumers_of_amqp(start_server: StartServer, priorities: bool) -> None:
     assert again.basic_get("q")[0] is None
     assert said(server, "queue", "resume", "q") == "Queue q is resumed.\n"
     assert [again.basic_get("q")[2] for _ in range(4)] == [b"held", b"1", b"2", None]
+    again.connection.close()
     server.kill()
     server.start()
     assert shown(server, "q")["paused_ms"] is None
@@ -109,3 +115,49 @@ def test_who_receives_over_http(server: Server) -> None:
     said(server, "queue", "resume", "%SUB%billing")
     poll.join()
     assert got == [["new"]]
+
+
+@pytest.mark.slow
+def test_a_consumer_group_of_rocketmq(server: Server) -> None:
+    """Its pulls in one topic find nothing or wait, those in another topic and of another group do
+    not. What it has it commits. A pull that is held gets what waited."""
+    for topic in ("orders", "bills"):
+        Admin(server).good("PUT", f"/api/v1/topics/{topic}", {"queues": 1})
+        http_publish(server, topic, "new", b"1")
+    with remoting.Client("127.0.0.1", server.rocketmq_port) as client:
+        wants = [remoting.consumer("reports", "orders"), remoting.consumer("others", "orders")]
+        client.beat("10.0.0.1@9", consumers=wants)
+        for topic in ("orders", "bills"):
+            client.ask(15, consumerGroup="reports", topic=topic, queueId=0, commitOffset=0)
+        frame, records = client.pull("orders", 0, group="reports")
+        assert (frame.code, len(records)) == (0, 1)
+        ended = polymq(server, "consumer", "pause", "group:reports")
+        assert "name the topic: the group reads bills, orders" in ended.stderr
+        text = said(server, "consumer", "pause", "group:reports", "--topic", "orders")
+        assert text == "group:reports is paused in orders.\n"
+        assert client.pull("orders", 0, group="reports")[0].code == NOT_FOUND
+        assert client.pull("bills", 0, group="reports")[0].code == 0
+        assert client.pull("orders", 0, group="others")[0].code == 0
+        client.ask(15, consumerGroup="reports", topic="orders", queueId=0, commitOffset=1)
+        http_publish(server, "orders", "new", b"2")
+        (pause,) = Admin(server).good("GET", "/api/v1/consumers/group:reports")["pauses"]
+        assert (pause["topic"], pause["by"] != "") == ("orders", True)
+        assert "orders since" in said(server, "consumer", "show", "group:reports")
+    server.kill()
+    server.start()
+    with remoting.Client("127.0.0.1", server.rocketmq_port) as client:
+        client.beat("10.0.0.1@9", consumers=[remoting.consumer("reports", "orders")])
+        assert client.pull("orders", 0, group="reports")[0].code == NOT_FOUND
+        got: list[int] = []
+        poll = threading.Thread(
+            target=lambda: got.append(
+                client.pull("orders", 1, group="reports", wait_ms=30_000)[0].code
+            )
+        )
+        poll.start()
+        said(server, "consumer", "resume", "group:reports", "--topic", "orders")
+        poll.join()
+        assert got == [0]
+    assert Admin(server).good("GET", "/api/v1/consumers/group:reports")["pauses"] == []
+    ended = polymq(server, "consumer", "pause", "group:nothing")
+    assert "there is no reader 'group:nothing'" in ended.stderr

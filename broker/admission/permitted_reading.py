@@ -91,6 +91,10 @@ class PermittedGroups(Permitted):
         self._principal.check_admin((REST,))
         return self._parts.groups.delete(name)
 
+    def is_paused(self, name: str, topic: str) -> bool:
+        """See `GroupPort.is_paused`: a pull asks for the rights."""
+        return self._parts.groups.is_paused(name, topic)
+
     def offset(self, name: str, topic: str, queue_id: int) -> int | None:
         """See `GroupPort.offset`."""
         self._principal.check_group(name)

@@ -42,6 +42,9 @@ class GroupPort(Protocol):
     def delete(self, name: str) -> Position:
         """Delete a group with its offsets. Raises Refused: NOT_FOUND."""
 
+    def is_paused(self, name: str, topic: str) -> bool:
+        """Whether an operator wants the group to have nothing more of the topic."""
+
     def offset(self, name: str, topic: str, queue_id: int) -> int | None:
         """The offset that the group committed last; None for none in this topic."""
 

@@ -13,6 +13,7 @@ Rules:
   offsets are reset. A crash may lose the commits of that moment, and messages are read again.
 * At a slave commits stay in memory: they are for consumers that read there while the master is
   away, and what the master's log says of the same place replaces them.
+* What an operator has paused (`group_pauses.py`) is state, too.
 * An offset belongs to the topic's incarnation, so that a topic that was deleted and made again
   begins without any.
 """
@@ -25,8 +26,10 @@ from typing import Any
 from polymq.broker.core import Core
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.groups import GroupInfo
+from polymq.broker.port.infos import Pause
 from polymq.broker.port.values import Position
 from polymq.broker.queues.queue import Queue
+from polymq.broker.reading.group_pauses import PAUSES_MAX, GroupPauses
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, each
 from polymq.broker.topics.topic import Topic
@@ -56,9 +59,12 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self._gathered: dict[tuple[str, str, int], tuple[int, int]] = {}  # not yet written
         self._scheduled = False
+        self.pauses = GroupPauses(self._incarnation_of)
         core.gatherers.append(self.write)
         core.journal.handle("group=", self._apply_group)
         core.journal.handle("committed", self._apply_committed)
+        core.journal.handle("group-pause+", self._apply_pause)
+        core.journal.handle("group-pause-", self._apply_resume)
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -95,11 +101,64 @@ class ConsumerGroups:
         group = self._groups.get(name)
         if op["set"] is None:
             self._groups.pop(name, None)
+            self.pauses.forget(name)
         elif group is None:
             self._groups[name] = ConsumerGroup(name, op["set"])
         else:
             group.settings = op["set"]
         return [("consumers", name)]
+
+    # --- pauses ---------------------------------------------------------------------------------
+
+    def is_paused(self, name: str, topic: str) -> bool:
+        """See `GroupPort.is_paused`."""
+        return self.pauses.is_paused(name, topic)
+
+    def pause(self, name: str, topic: str, *, by: str) -> Position:
+        """Let a group have nothing more of a topic until it is resumed. Where it is paused it stays
+        so, by whom it was. Raises Refused: NOT_FOUND, LIMIT, READ_ONLY, STORAGE_FULL."""
+        core = self._core
+        incarnation = self._incarnation_of(topic)
+        if name not in self._groups:
+            raise Refused(Reason.NOT_FOUND, f"there is no consumer group {name!r}")
+        if incarnation is None:
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {topic!r}")
+        if self.pauses.is_paused(name, topic):
+            return Position(core.log.appended)
+        if self.pauses.is_full(name):
+            raise Refused(
+                Reason.LIMIT,
+                f"consumer group {name!r} is paused in {PAUSES_MAX} topics, which is the limit: "
+                "resume some",
+            )
+        core.check_writable()
+        op: Op = {"op": "group-pause+", "name": name, "topic": topic, "i": incarnation}
+        return core.journal.write({**op, "ms": core.clock_ms(), "by": by})
+
+    def resume(self, name: str, topic: str) -> Position:
+        """Let it have the topic again. No error if it was not paused. Raises Refused: NOT_FOUND,
+        READ_ONLY."""
+        if name not in self._groups:
+            raise Refused(Reason.NOT_FOUND, f"there is no consumer group {name!r}")
+        if not self.pauses.is_paused(name, topic):
+            return Position(self._core.log.appended)
+        self._core.check_writable(frees=True)
+        return self._core.journal.write({"op": "group-pause-", "name": name, "topic": topic})
+
+    def _incarnation_of(self, topic: str) -> int | None:
+        found = self._topics.topics.get(topic)
+        return None if found is None else found.incarnation
+
+    def _apply_pause(self, op: Op) -> Touched:
+        name = op["name"]
+        if name in self._groups:
+            pause = Pause(since_ms=op["ms"], by=op["by"])
+            self.pauses.put(name, op["topic"], op["i"], pause)
+        return [("consumers", name)]
+
+    def _apply_resume(self, op: Op) -> Touched:
+        self.pauses.remove(op["name"], op["topic"])
+        return [("consumers", op["name"])]
 
     # --- offsets --------------------------------------------------------------------------------
 
@@ -208,10 +267,15 @@ class ConsumerGroups:
             if topic in self._topics.topics
             and self._topics.topics[topic].incarnation == incarnation
         ]
-        return {"set": group.settings, "o": offsets}
+        row: dict[str, Any] = {"set": group.settings, "o": offsets}
+        pauses = self.pauses.rows(name)
+        if pauses:
+            row["pauses"] = pauses
+        return row
 
     def load(self, name: str, value: Mapping[str, Any]) -> None:
         """Take a group from its snapshot."""
         group = self._groups[name] = ConsumerGroup(name, value["set"])
+        self.pauses.load(name, value.get("pauses", ()))
         for topic, queue_id, incarnation, offset in value["o"]:
             group.offsets[topic, queue_id] = incarnation, offset

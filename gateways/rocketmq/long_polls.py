@@ -1,7 +1,8 @@
 """Pulls that wait for records to come (RocketMQ's long polling). No clock inside.
 
 A pull that found nothing and allows it is held: until its queue grows, which the engine announces,
-until its time is up, or until its connection is gone. For time, and for topics that are deleted,
+until its time is up, or until its connection is gone. One of a group that is paused waits for its
+time, or until the group is resumed. For time, and for topics that are deleted,
 the server looks ten times a second; such a look costs one per topic that is waited for.
 """
 
@@ -22,16 +23,22 @@ class LongPoll(Generic[Owner]):
     serial: int
     topic: str
     queue_id: int
+    group: str
     offset: int
     until: float
     """Answer at this time at the latest."""
 
 
 class LongPolls(Generic[Owner]):
-    """All waiting pulls of a listener."""
+    """All waiting pulls of a listener.
 
-    def __init__(self, count_max: int) -> None:
+    Args:
+        is_paused: whether a group gets nothing of a topic.
+    """
+
+    def __init__(self, count_max: int, is_paused: Callable[[str, str], bool]) -> None:
         self._count_max = count_max
+        self._is_paused = is_paused
         self._by_topic: dict[str, dict[tuple[Owner, int], LongPoll[Owner]]] = {}
         self._count = 0
 
@@ -51,7 +58,11 @@ class LongPolls(Generic[Owner]):
     def take_grown(self, topic: str, queue_id: int) -> list[LongPoll[Owner]]:
         """Take out what waited at the end of a queue that has grown."""
         held = self._by_topic.get(topic, {})
-        taken = [long_poll for long_poll in held.values() if long_poll.queue_id == queue_id]
+        taken = [
+            long_poll
+            for long_poll in held.values()
+            if long_poll.queue_id == queue_id and not self._is_paused(long_poll.group, topic)
+        ]
         for long_poll in taken:
             self._remove(long_poll)
         return taken
@@ -69,7 +80,10 @@ class LongPolls(Generic[Owner]):
             offsets = ends(topic)
             for long_poll in held.values():
                 waits = offsets is not None and long_poll.queue_id < len(offsets)
-                waits = waits and offsets[long_poll.queue_id] == long_poll.offset  # type: ignore[index]
+                waits = waits and (
+                    offsets[long_poll.queue_id] == long_poll.offset  # type: ignore[index]
+                    or self._is_paused(long_poll.group, topic)
+                )
                 if not waits or long_poll.until <= now:
                     taken.append(long_poll)
         for long_poll in taken:

@@ -10,6 +10,7 @@ Rules:
   `TURN_BYTES_MAX` of answers, and goes on in the next iteration.
 * A pull with a filter that matches nothing of what is there goes on waiting where the filter stood,
   until the end of its own time: a message for others does not wake its client.
+* A pull of a group that an operator has paused is held, or finds nothing.
 * Between the question to the engine and its answer a topic may be deleted, or a client vanish.
   The topic is looked up again when the records are there, and its incarnation compared.
 """
@@ -160,6 +161,11 @@ class Pulls:
         if refusal is not None:
             self._answer(pull.serial, refusal)
             return
+        if self._is_paused(fields, info):
+            if not self._wait(pull, info):
+                code = ResponseCode.PULL_NOT_FOUND
+                self._answer(pull.serial, mapping.pull_answer(info, fields, code))
+            return
         reset = self._shared.resets.take(fields.group, info.name, fields.queue_id)
         if reset is not None:
             moved = ResponseCode.PULL_OFFSET_MOVED
@@ -170,6 +176,9 @@ class Pulls:
             self._read(pull, info)
         elif code != ResponseCode.PULL_NOT_FOUND or not self._wait(pull, info):
             self._answer(pull.serial, mapping.pull_answer(info, fields, code))
+
+    def _is_paused(self, fields: PullFields, info: TopicInfo) -> bool:
+        return self._shared.port.groups.is_paused(fields.group, info.name)
 
     def _group_refusal(self, name: str) -> Answer | None:
         """What a group is answered that an administrator has stopped (`updateSubGroup -s`)."""
@@ -226,6 +235,8 @@ class Pulls:
         info = self._shared.port.topics.info(before.name)
         if info is None or info.incarnation != before.incarnation:
             self._answer(pull.serial, mapping.no_such_topic(pull.fields.topic))
+        elif self._is_paused(pull.fields, info):  # since it began to read
+            self._turn.append(pull)
         elif not records:
             self._passed_over(pull, info, next_offset)
         else:
@@ -279,6 +290,7 @@ class Pulls:
                 serial=pull.serial,
                 topic=info.name,
                 queue_id=pull.fields.queue_id,
+                group=pull.fields.group,
                 offset=pull.fields.queue_offset,
                 until=until,
             )

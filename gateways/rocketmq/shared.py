@@ -44,7 +44,7 @@ class Shared:
         self.context = context
         self.limits = limits
         self.identity = identity
-        self.long_polls: LongPolls[Pulls] = LongPolls(limits.long_polls_max)
+        self.long_polls: LongPolls[Pulls] = LongPolls(limits.long_polls_max, port.groups.is_paused)
         self.members: Members[Connection] = Members(
             lambda channel, group: channel.tell_group_changed(group),
             count_max=limits.members_max,

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.queue_changes import QueueChangeHandlers
+from polymq.admin.queue_moves import QueueMoveHandlers
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
@@ -143,6 +145,7 @@ class QueueHandlers:
         self._engine = engine
         self._named = engine.named_queues
         self._committed = committed
+        self._moves = QueueMoveHandlers(engine, committed)
 
     def group(self) -> Group:
         """The operations."""
@@ -171,6 +174,7 @@ class QueueHandlers:
                     answer=QueueDetails,
                     path_about=named,
                 ),
+                *QueueChangeHandlers(self._engine, self._committed).operations(),
                 Operation(
                     method="DELETE",
                     path="/queues/{name}",
@@ -215,6 +219,7 @@ class QueueHandlers:
                     answer=Queue,
                     path_about=named,
                 ),
+                self._moves.operation(),
             ],
         )
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from polymq.broker.engine import Engine
+from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
-from polymq.broker.port import Address, display_name
+from polymq.broker.port import Address, display_name, parse_display_name
 from polymq.broker.queues.inspection import Need, NeedRecord, stored_ms
 from polymq.broker.queues.queue import Group
 from polymq.broker.sessions.session import MqttSession
@@ -154,6 +155,17 @@ class Survey:
         if kind == "group" and engine.groups.info(name) is not None:
             return Entry("group", name, name)
         return None
+
+    def topic_of(self, group: str, wanted: str | None) -> str:
+        """The stored name of a topic of a consumer group: of the one that it reads, if none is
+        named. Raises Refused: BAD_ARGUMENT."""
+        if wanted is not None:
+            return parse_display_name(wanted)
+        topics = sorted({topic for topic, _, _ in self._engine.groups.progress(group)})
+        if len(topics) != 1:
+            shown = ", ".join(display_name(topic) for topic in topics[:8]) or "none yet"
+            raise Refused(Reason.BAD_ARGUMENT, f"name the topic: the group reads {shown}")
+        return topics[0]
 
     # --- how they are ---------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -11,6 +11,9 @@ from polymq.admin.pages import Listing, Page, PageQuery, page_of
 from polymq.admin.reader_survey import AT_ONCE, Entry, Kind, State, Survey
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
+from polymq.broker.exchanges.entities import NamedQueue
+from polymq.broker.port import display_name
+from polymq.broker.port.infos import Pause
 from polymq.steps import in_steps
 
 QUEUES_MAX: Final = 1_000
@@ -21,6 +24,20 @@ DATED_MAX: Final = 16
 """Queues of each reader of a list whose oldest message is dated."""
 
 Steps = Generator[Any, Any, Any]
+
+
+class ReaderPause(Value):
+    """A reader gets nothing, because an operator has paused it.
+
+    Attributes:
+        topic: of a consumer group, which is paused in this topic; empty for the others.
+        since_ms: since when, in milliseconds since the epoch.
+        by: who has paused it.
+    """
+
+    topic: str
+    since_ms: int
+    by: str
 
 
 class Reader(Value):
@@ -40,6 +57,7 @@ class Reader(Value):
         oldest_ms: when the oldest of those that wait was stored, in milliseconds since the epoch;
             null: none waits, or that is not known.
         lag_seconds: how long ago that was.
+        pauses: what an operator has paused of it; empty: nothing.
     """
 
     id: str
@@ -51,6 +69,7 @@ class Reader(Value):
     unacknowledged: int
     oldest_ms: int | None
     lag_seconds: float | None
+    pauses: list[ReaderPause]
 
 
 class ReaderQueue(Value):
@@ -133,6 +152,7 @@ class ReaderHandlers:
     """
 
     def __init__(self, engine: Engine, survey: Survey, *, clock_ms: Callable[[], int]) -> None:
+        self._engine = engine
         self._reading = engine.core.reading
         self._survey = survey
         self._clock_ms = clock_ms
@@ -211,6 +231,7 @@ class ReaderHandlers:
             "unacknowledged": state.unacknowledged,
             "oldest_ms": oldest,
             "lag_seconds": lag,
+            "pauses": pauses_of(self._engine, entry),
         }
 
     async def _show(self, call: Call[Given]) -> ReaderDetails:
@@ -243,6 +264,21 @@ class ReaderHandlers:
                 for one in consumers
             ],
         )
+
+
+def pauses_of(engine: Engine, entry: Entry) -> list[ReaderPause]:
+    """What is paused of a reader."""
+    found: Iterable[tuple[str, Pause]] = ()
+    if isinstance(entry.source, str):
+        found = engine.groups.pauses.of_group(entry.source)
+    elif isinstance(entry.source, NamedQueue) and entry.source.pause is not None:
+        found = [("", entry.source.pause)]
+    return [
+        ReaderPause(
+            topic=display_name(topic) if topic else "", since_ms=pause.since_ms, by=pause.by
+        )
+        for topic, pause in found
+    ]
 
 
 async def find_reader(survey: Survey, identity: str) -> Entry:

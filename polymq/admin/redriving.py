@@ -27,7 +27,7 @@ from polymq.broker.errors import PASSING, Reason, Refused
 from polymq.broker.messages.records import parse_properties, properties_span
 from polymq.broker.messages.runs import RunMeta
 from polymq.broker.messages.time_to_live import TTL_PROPERTY, ttl_property
-from polymq.broker.moves.moves import Row, rows_of_run
+from polymq.broker.moves.moves import Row, rows_of_run, settling_batch
 from polymq.broker.moves.set_aside import REAL_TOPIC, REFUSED
 from polymq.broker.names import EXCHANGE_PROPERTY
 from polymq.broker.port import BrokerPort, Position
@@ -45,6 +45,8 @@ SCAN_MAX: Final = 100_000
 """Messages that one request looks at."""
 MARK_PROPERTY: Final = "REDRIVEN_FROM"
 """The place that a message was sent on from; RocketMQ's clients and Parquet show it."""
+MOVED_PROPERTY: Final = "MOVED_FROM"
+"""The queue that a message was moved from, if it was no dead letter."""
 _GONE: Final = (RETAIN_PROPERTY, EXCHANGE_PROPERTY, TTL_PROPERTY, REAL_TOPIC, REFUSED)
 """Constant properties that said something of the message's former place."""
 
@@ -258,6 +260,7 @@ class QueueLocation(Location):
     ) -> None:
         try:
             template = send(letter)
+            _check_room(self._engine, template, letter.row)
             outcome.position = self._engine.moves.append_rows(
                 template, (letter.row,), group, (letter.offset,)
             )
@@ -267,6 +270,15 @@ class QueueLocation(Location):
             outcome.fail(refused.text)
             return
         outcome.moved += 1
+
+
+def _check_room(engine: Engine, template: TopicTemplate, row: Row) -> None:
+    """Raises Refused: IN_USE: a queue that it would go to refuses messages, because it is full. To
+    store it anew would take it from its place and put it into no other."""
+    template.refresh(engine.topics.router)
+    for queue, gate in template.gates:
+        if not gate.admit(settling_batch((row,), 0, (0,)), 0, 1):
+            raise Refused(Reason.IN_USE, f"queue {queue.name!r} is full")
 
 
 def _give_back(group: Group, first: int, count: int) -> None:
@@ -342,6 +354,7 @@ class TopicLocation(Location):
             return
         try:
             template = send(letter)
+            _check_room(self._engine, template, letter.row)
             outcome.position = redrives.append(
                 template, letter.row, self._topic.stored, queue, letter.offset
             )
@@ -360,13 +373,24 @@ class Sender:
         port: whose rights count.
         to: where all go; None: where each was published first.
         location: the id of where they are, which marks them.
+        is_dead: they are dead letters, which do not expire again at once. Other messages that move
+            are marked otherwise, and keep their time to live, which begins anew.
     """
 
-    def __init__(self, engine: Engine, port: BrokerPort, to: Target | None, location: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        port: BrokerPort,
+        to: Target | None,
+        location: str,
+        *,
+        is_dead: bool = True,
+    ) -> None:
         self._engine = engine
         self._port = port
         self._to = to
         self._location = location
+        self._is_dead = is_dead
 
     def __call__(self, letter: Letter) -> TopicTemplate:
         """Raises Refused: why it cannot go there."""
@@ -381,8 +405,11 @@ class Sender:
         properties: dict[str, Any] = dict(meta.properties)
         for gone in _GONE:
             properties.pop(gone, None)
-        properties[MARK_PROPERTY] = self._location.replace("\x01", "?").replace("\x02", "?")
-        if meta.priority:  # it does not expire again at once
+        mark = MARK_PROPERTY if self._is_dead else MOVED_PROPERTY
+        properties[mark] = self._location.replace("\x01", "?").replace("\x02", "?")
+        if not self._is_dead and TTL_PROPERTY in meta.properties:
+            properties[TTL_PROPERTY] = meta.properties[TTL_PROPERTY]
+        elif meta.priority:  # it does not expire again at once
             properties[TTL_PROPERTY] = ttl_property(None, meta.priority)
         if target.exchange is None:
             self._port.principal.check_publish(target.topic, target.tag)

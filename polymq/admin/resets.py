@@ -12,13 +12,14 @@ from polymq.admin.commits import Committed
 from polymq.admin.gateways import Gateways
 from polymq.admin.operations import Call, Given, Operation, Value
 from polymq.admin.operations import Group as OperationGroup
+from polymq.admin.reader_pauses import ReaderPauseHandlers
 from polymq.admin.reader_survey import Entry, Survey, groups_of
 from polymq.admin.readers import ReaderHandlers, find_reader
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue, position_of
-from polymq.broker.port import Address, Position, display_name, parse_display_name
+from polymq.broker.port import Address, Position, display_name
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.skipping import count_below, offset_at, skip_below
 from polymq.steps import in_steps
@@ -155,7 +156,7 @@ class ResetHandlers:
     def _move_group(
         self, name: str, wanted: ResetBody
     ) -> Generator[Any, Any, tuple[list[QueueMove], Position]]:
-        topic = self._topic_of(name, wanted)
+        topic = self._survey.topic_of(name, wanted.topic)
         moves = []
         for number, queue in self._queues_of(topic, wanted):
             first, end = queue.index.first_offset, queue.flushed
@@ -184,16 +185,6 @@ class ResetHandlers:
                 self._gateways.group_moved(name, topic, move.queue, move.after)
             groups.write()
         return moves, position_of(self._engine.core, durable=True)
-
-    def _topic_of(self, name: str, wanted: ResetBody) -> str:
-        """The stored name of the topic. Raises Refused: BAD_ARGUMENT, NOT_FOUND."""
-        if wanted.topic is not None:
-            return parse_display_name(wanted.topic)
-        topics = sorted({topic for topic, _, _ in self._engine.groups.progress(name)})
-        if len(topics) != 1:
-            shown = ", ".join(display_name(topic) for topic in topics[:8]) or "none yet"
-            raise Refused(Reason.BAD_ARGUMENT, f"name the topic: the group reads {shown}")
-        return topics[0]
 
     def _queues_of(self, topic: str, wanted: ResetBody) -> list[tuple[int, Queue]]:
         found = self._engine.topics.find(topic)
@@ -279,5 +270,8 @@ def reader_group(
         filter_name: the topic filter that an address stands for.
     """
     survey = Survey(engine, filter_name=filter_name, members=gateways.group_members)
-    reset = ResetHandlers(engine, survey, committed, gateways).operation()
-    return ReaderHandlers(engine, survey, clock_ms=engine.core.clock_ms).group([reset])
+    more = [
+        ResetHandlers(engine, survey, committed, gateways).operation(),
+        *ReaderPauseHandlers(engine, survey, committed).operations(),
+    ]
+    return ReaderHandlers(engine, survey, clock_ms=engine.core.clock_ms).group(more)

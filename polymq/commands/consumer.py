@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @click.group()
 def consumer() -> None:
-    """Show and move the readers of messages.
+    """Show, pause and move the readers of messages.
 
     A reader is an AMQP queue with its consumers, a subscription over HTTP, a persistent session or
     a shared subscription of MQTT, or a consumer group of RocketMQ. Its ID is its kind, a colon and
@@ -55,6 +55,7 @@ _COLUMNS: Final = {
     "WAITING": lambda row: row["waiting"],
     "UNACKNOWLEDGED": lambda row: row["unacknowledged"],
     "BEHIND": lambda row: shown_lag(row["lag_seconds"]),
+    "PAUSED": lambda row: shown_time(min((one["since_ms"] for one in row["pauses"]), default=None)),
 }
 
 
@@ -123,6 +124,11 @@ def consumer_show(id: str, watch: float | None, as_json: bool, **options: Any) -
     show_again(watch, show)
 
 
+def _paused(pause: Row) -> str:
+    topic = f"{pause['topic']} " if pause["topic"] else ""
+    return f"{topic}since {shown_time(pause['since_ms'])} by {pause['by']}"
+
+
 def _show(row: Row) -> None:
     show_fields(
         {
@@ -133,6 +139,7 @@ def _show(row: Row) -> None:
             "oldest": shown_time(row["oldest_ms"]),
             "behind": shown_lag(row["lag_seconds"]),
             "consumers": f"{row['consumers']:,}",
+            "paused": "; ".join(map(_paused, row["pauses"])) or None,
         }
     )
     heading = ["TOPIC", "QUEUE", "POSITION", "END", "WAITING", "UNACKNOWLEDGED", "OLDEST"]
@@ -167,6 +174,38 @@ def _show(row: Row) -> None:
         ],
         "  ",
     )
+
+
+@consumer.command("pause")
+@operator_options
+@click.argument("id")
+@click.option("--topic", help="The topic, of a consumer group that reads several.")
+@json_option
+def consumer_pause(id: str, topic: str | None, as_json: bool, **options: Any) -> None:
+    """Let the reader ID have nothing more until it is resumed.
+
+    A queue and a subscription are paused as by `polymq queue pause`, and a consumer group of
+    RocketMQ in one topic. Consumers stay connected, and keep the messages that they have.
+    """
+    _change("pause", id, topic, as_json, options)
+
+
+@consumer.command("resume")
+@operator_options
+@click.argument("id")
+@click.option("--topic", help="The topic, of a consumer group that reads several.")
+@json_option
+def consumer_resume(id: str, topic: str | None, as_json: bool, **options: Any) -> None:
+    """Let the reader ID have its messages again."""
+    _change("resume", id, topic, as_json, options)
+
+
+def _change(verb: str, id: str, topic: str | None, as_json: bool, options: Row) -> None:
+    answer = admin_client(options).ask("POST", api_path("consumers", id, verb), {"topic": topic})
+    if as_json:
+        show_json(answer)
+    else:
+        echo(f"{id} is {verb}d{f' in {topic}' if topic else ''}.")
 
 
 @consumer.command("reset")

@@ -8,6 +8,7 @@ import click
 
 from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options
+from polymq.commands.queue_changes import queue_bind, queue_create, queue_unbind
 from polymq.commands.tables import (
     fetch_items,
     json_option,
@@ -25,7 +26,7 @@ Row = dict[str, Any]
 
 @click.group()
 def queue() -> None:
-    """Show, pause, purge and delete queues.
+    """Create, show, pause, move, purge and delete queues.
 
     Queues are those of AMQP, and the subscriptions that applications pull over HTTP, whose queues
     are called %SUB% and their name. Looking at a queue takes nothing from it.
@@ -44,6 +45,10 @@ def _paused(row: Row) -> str | None:
         return None
     return f"since {shown_time(row['paused_ms'])} by {row['paused_by']}"
 
+
+queue.add_command(queue_create)
+queue.add_command(queue_bind)
+queue.add_command(queue_unbind)
 
 _COLUMNS: Final = {
     "NAME": lambda row: row["name"],
@@ -150,6 +155,45 @@ def queue_purge(name: str, yes: bool, **options: Any) -> None:
         confirm(f"Remove {row['ready']:,} messages from queue {name}?")
     answer = admin.ask("POST", api_path("queues", name, "purge"))
     echo(f"{answer['messages']:,} messages removed from queue {name}.")
+
+
+@queue.command("move")
+@operator_options
+@click.argument("name")
+@click.argument("to")
+@click.option(
+    "--count",
+    type=click.IntRange(1, 100_000),
+    default=1_000,
+    show_default=True,
+    help="At most so many, from the head on.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say how many messages it would concern.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@json_option
+def queue_move(
+    name: str, to: str, count: int, dry_run: bool, yes: bool, as_json: bool, **options: Any
+) -> None:
+    """Move the messages that are ready in queue NAME to queue TO.
+
+    Messages that consumers have and did not acknowledge stay.
+    """
+    admin, path = admin_client(options), api_path("queues", name, "move")
+    body: Row = {"to": to, "count": count}
+    found = admin.ask("POST", path, body | {"dry_run": True})
+    if not dry_run:
+        if not yes:
+            confirm(f"Move {found['messages']:,} messages from queue {name} to queue {to}?")
+        found = admin.ask("POST", path, body)
+    if as_json:
+        show_json(found)
+        return
+    verb = "would be moved" if dry_run else "moved"
+    echo(f"{found['messages']:,} messages {verb} from queue {name} to queue {to}.")
+    for reason, number in found["failed"].items():
+        echo(f"{number:,} messages stay: {reason}")
+    if not found["complete"]:
+        echo(f"Queue {name} has more messages.")
 
 
 @queue.command("pause")

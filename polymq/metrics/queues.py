@@ -98,17 +98,20 @@ def queue_probes(engine: Engine) -> list[Probe]:
 
 
 def _pause_probes(engine: Engine) -> list[Probe]:
-    pauses = engine.named_queues.pausing.since_ms
+    queues, groups = engine.named_queues.pausing.since_ms, engine.groups.pauses
 
     def longest() -> float:
-        first = min(pauses.values(), default=None)
+        beginnings = [min(queues.values(), default=None)]
+        beginnings += (pause.since_ms for pause in groups.all())
+        first = min((one for one in beginnings if one is not None), default=None)
         return 0.0 if first is None else max(0, engine.core.clock_ms() - first) / 1000
 
     return [
         gauge(
             "polymq_queues_paused",
-            "Queues and subscriptions that an operator has paused.",
-            lambda: len(pauses),
+            "Queues and subscriptions that an operator has paused, and consumer groups once for "
+            "each topic in which they are.",
+            lambda: len(queues) + sum(1 for _ in groups.all()),
         ),
         gauge(
             "polymq_queue_pause_seconds",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import Reason, Refused
+from polymq.broker.port.infos import Pause
 from tests.harness.broker import Broker
 
 
@@ -119,3 +120,68 @@ def test_groups_have_a_limit(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         broker.port.groups.put("c", {})
     assert refused.value.reason is Reason.LIMIT
+
+
+# --- pauses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [forget_state, Broker.stop, Broker.kill])
+def test_a_pause_survives(broker: Broker, end: Callable[[Broker], None]) -> None:
+    """In one topic of one group, with its time and its maker; what was resumed does not."""
+    groups = broker.engine.groups
+    broker.engine.port.topics.create("other", 1)
+    groups.put("reports", {})
+    groups.pause("billing", "orders", by="olga")
+    groups.pause("billing", "other", by="eve")
+    groups.pause("reports", "orders", by="eve")
+    broker.step(5.0)
+    since_ms = broker.loop.clock_ms() - 5_000
+    groups.resume("billing", "other")
+    groups.delete("reports")
+    groups.pause("billing", "orders", by="somebody later")
+    broker.step(1.0)
+    end(broker)
+    broker.open()
+    groups = broker.engine.groups
+    assert list(groups.pauses.of_group("billing")) == [
+        ("orders", Pause(since_ms=since_ms, by="olga"))
+    ]
+    assert len(list(groups.pauses.all())) == 1
+    assert broker.port.groups.is_paused("billing", "orders")
+    assert not broker.port.groups.is_paused("billing", "other")
+    groups.put("reports", {})
+    assert not broker.port.groups.is_paused("reports", "orders"), "it went with the group"
+
+
+def test_a_pause_is_of_one_incarnation_of_a_topic(broker: Broker) -> None:
+    """A topic that is made again begins without any, and the row does not name it."""
+    groups = broker.engine.groups
+    groups.pause("billing", "orders", by="olga")
+    broker.engine.port.topics.delete("orders")
+    broker.engine.port.topics.create("orders", 1)
+    broker.step(1.0)
+    assert not groups.is_paused("billing", "orders")
+    row = groups.row("billing")
+    assert row is not None
+    assert "pauses" not in row
+    groups.pause("billing", "orders", by="olga")
+    assert groups.is_paused("billing", "orders")
+
+
+def test_pauses_that_cannot_be(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group or a topic that is not there, and one topic too many."""
+    monkeypatch.setattr("polymq.broker.reading.group_pauses.PAUSES_MAX", 1)
+    broker.engine.port.topics.create("other", 1)
+    groups = broker.engine.groups
+    for group, topic in (("x", "orders"), ("billing", "x")):
+        with pytest.raises(Refused) as error:
+            groups.pause(group, topic, by="olga")
+        assert error.value.reason is Reason.NOT_FOUND
+    with pytest.raises(Refused, match="no consumer group 'x'"):
+        groups.resume("x", "orders")
+    groups.pause("billing", "orders", by="olga")
+    with pytest.raises(Refused) as error:
+        groups.pause("billing", "other", by="olga")
+    assert error.value.reason is Reason.LIMIT
+    end = broker.store.log.appended
+    assert groups.resume("billing", "other") == end, "it is not paused"

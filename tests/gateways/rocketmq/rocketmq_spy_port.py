@@ -39,6 +39,8 @@ class SpyPort(spy_port.SpyPort):
     """(topic, queue id, offset, count_max, bytes_max) of every pull."""
     group_settings: dict[str, dict[str, object]] = field(default_factory=dict)
     """Settings by name."""
+    paused: set[tuple[str, str]] = field(default_factory=set)
+    """Groups and topics."""
     asked_tags: list[frozenset[str] | None] = field(default_factory=list)
 
     def as_port(self) -> BrokerPort:
@@ -73,6 +75,10 @@ class SpyPort(spy_port.SpyPort):
     def group(self, name: str) -> GroupInfo | None:
         settings = self.group_settings.get(name)
         return None if settings is None else GroupInfo(name=name, settings=settings)
+
+    @operation("groups.is_paused")
+    def is_paused(self, name: str, topic: str) -> bool:
+        return (name, topic) in self.paused
 
     @operation("topics.infos")
     def topic_infos(self) -> Sequence[TopicInfo]:

@@ -457,6 +457,39 @@ def test_a_held_pull_is_answered_when_its_time_is_up() -> None:
     play(story)
 
 
+def test_a_pull_of_a_paused_group_is_held_or_finds_nothing() -> None:
+    """Also if it began to read before. Other groups read on. Who is held gets what waited when the
+    group is resumed."""
+
+    async def story() -> None:
+        async with scene() as stage:
+            stage.spy.append("t", b"x")
+            stage.spy.paused.add(("g", "t"))
+            peer = await stage.connect()
+            peer.pull(1, consumerGroup="g")
+            answer = await peer.answer()
+            assert (answer.code, answer.fields["nextBeginOffset"]) == (19, "0")
+            peer.pull(2, consumerGroup="g", sysFlag=2, suspendTimeoutMillis=20)
+            assert (await peer.answer()).code == 19
+            peer.pull(3, consumerGroup="g", **SUSPEND)
+            peer.pull(4, consumerGroup="other")
+            answer = await peer.answer()
+            assert (answer.opaque, answer.code) == (4, 0)
+            assert stage.server.held_count == 1
+            stage.spy.paused.clear()
+            answer = await peer.answer()
+            assert (answer.opaque, answer.code) == (3, 0)
+
+            stage.spy.answers_at_once = False
+            peer.pull(5, consumerGroup="g")
+            await stage.until(lambda: stage.spy.waiting)
+            stage.spy.paused.add(("g", "t"))
+            stage.spy.waiting.pop()()
+            assert (await peer.answer()).code == 19
+
+    play(story)
+
+
 def test_a_pull_that_may_not_be_held_or_finds_no_place_is_answered_at_once() -> None:
     async def story() -> None:
         async with scene(RocketmqLimits(long_polls_max=0)) as stage:

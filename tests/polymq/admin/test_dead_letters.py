@@ -120,6 +120,17 @@ def test_back_to_where_they_came_from(broker: Broker) -> None:
     assert ready(broker, "bills") == 0
 
 
+def test_what_a_full_queue_refuses_stays(broker: Broker) -> None:
+    """It was lost otherwise: taken from its place, and in no queue."""
+    shop(broker)
+    declare(broker, "small", x_max_length=1, x_overflow="reject-publish")
+    give_up(broker, "orders", b"1", b"2")
+    done = ask(broker, "redriveDeadLetters", "queue:dead", exchange="", routing_key="small")
+    assert (done.messages, done.failed) == (1, {"queue 'small' is full": 1})
+    broker.step()
+    assert (look(broker, "small"), look(broker, "dead")) == ([b"1"], [b"2"])
+
+
 def test_some_of_a_priority_queue(broker: Broker) -> None:
     """A limit that one priority reaches is not forgotten because another has nothing."""
     shop(broker)
