@@ -126,24 +126,19 @@ class Moves:
         self,
         template: TopicTemplate,
         batch: Batch,
-        first: int,
-        last: int,
+        row: int,
         group: Group,
         offset: int,
+        position: int,
     ) -> Position:
-        """Rows [first, last) of the batch take the place of the group's messages from `offset` on.
+        """A row of the batch takes the place of the group's message at `offset`, whose record is at
+        this position (0: that is not known).
 
         Raises:
             Refused: as `BrokerPort.publish`; nothing was stored, nothing was settled.
         """
-        rows = rows_of_batch(template, batch, first, last)
-        index = group.queue.index
-        entries = index.read_hot(offset, len(rows)) or b""
-        sizes = range(0, len(entries), index.entry_size)
-        for at, start in enumerate(sizes):
-            position = int.from_bytes(entries[start : start + 8], "big")
-            rows[at] = rows[at]._replace(position=position)
-        return self.append_rows(template, rows, group, range(offset, offset + len(rows)))
+        (made,) = rows_of_batch(template, batch, row, row + 1)
+        return self.append_rows(template, (made._replace(position=position),), group, (offset,))
 
     def move(
         self,
@@ -304,7 +299,7 @@ def settled_by(properties: dict[str, str]) -> tuple[int, int] | None:
 # --- rows -----------------------------------------------------------------------------------
 
 
-def rows_of_batch(template: TopicTemplate, batch: Batch, first: int, last: int) -> list[Row]:
+def rows_of_batch(template: TopicTemplate, batch: Batch, first: int, last: int) -> Sequence[Row]:
     """Rows of a gateway's batch, their extra properties as a record has them."""
     kind, name = template.record.extra_kind, template.record.extra_name
     rows = []

@@ -247,7 +247,7 @@ class NamedQueues:
         if found.queue.durable:
             self.core.check_writable(frees=True)
         if found.queue.durable:
-            self.queue_store.write_acks()  # what is settled with the next ones is purged
+            self.queue_store.write_acks()  # the next ones are purged
         for group in found.group.all_groups():
             first = group.cursor.floor
             self.queue_store.say_why(group, first, group.queue.visible - first, "purged")
