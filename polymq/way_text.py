@@ -8,7 +8,9 @@ from typing import Any, Final
 
 Row = dict[str, Any]
 
-ENDS: Final = frozenset({"settled", "dropped", "dead-lettered", "redriven", "set aside", "moved"})
+ENDS: Final = frozenset(
+    ("settled", "dropped", "dead-lettered", "redriven", "released", "copied", "moved", "set aside")
+)
 """Events behind which a plain `settled` says nothing more."""
 READERS: Final = ("session", "share")
 """Kinds of destinations of which only the log knows whether they were there before the message."""

@@ -13,8 +13,11 @@ from polymq.admin.message_values import Message
 from polymq.admin.messages import MessageHandlers
 from polymq.admin.way import WayHandlers
 from polymq.admin.way_values import Destination, Event, Way
-from polymq.broker.port import Address, Reason, Refused
+from polymq.broker.port import REST, Address, Reason, Refused
+from tests.broker import test_half_messages as half_messages
+from tests.broker import test_session_backlogs as backlog
 from tests.broker.queue_bench import bind, consume, declare, exchange, publish, ready
+from tests.broker.test_session_backlogs import bounded, subscribe
 from tests.harness.broker import START_MS, Broker, SpyLink, at_qos, batch_of
 from tests.polymq.admin.operation_calls import call, committed
 
@@ -27,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def shown_filter(address: Address) -> str:
-    return "/".join(address)
+    return "/".join(address).replace(REST, "#")
 
 
 def ask(broker: Broker, position: int, **query: str) -> Way:
@@ -352,6 +355,44 @@ def test_a_consumer_group_commits_and_goes_back(broker: Broker) -> None:
         "settled",
         "returned",
     ]
+
+
+def test_what_a_full_session_drops(tmp_path: Path) -> None:
+    """Of two messages the older one had to go; the newer one waits."""
+    broker = bounded(tmp_path, waiting_max=1)
+    subscribe(broker, "a")
+    backlog.publish(broker, range(2), "a")
+    broker.step(2.0)
+    rows = call(
+        [MessageHandlers(broker.engine, committed).group()],
+        "listMessages",
+        {"name": "a"},
+        broker=broker,
+    ).items
+    older, newer = (ask(broker, row.position) for row in rows)
+    assert destination(older, "session:c a/#").state == "settled"
+    assert said(older, "session:c a/#") == [("dropped", "too much waited for the session")]
+    assert destination(newer, "session:c a/#").state == "waiting"
+    broker.stop()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_half_message(broker: Broker, commits: bool) -> None:
+    """Committed, it is another message, which names it; rolled back, there is none."""
+    declare(broker, "q")
+    half = half_messages.prepare(broker, b"x")
+    broker.step(1.0)
+    assert destination(ask(broker, half.record_position), "prepared:").state == "waiting"
+    half_messages.end(broker, half, commit=commits)
+    broker.step(1.0)
+    found = ask(broker, half.record_position)
+    if not commits:
+        assert said(found) == [("settled", "it was not committed")]
+        return
+    assert said(found) == [("released", "it was committed")]
+    copy = ask(broker, newest(broker, "q"))
+    assert copy.origin is not None
+    assert (copy.origin.what, copy.origin.position) == ("released", half.record_position)
 
 
 # --- how far, and what is refused -----------------------------------------------------------------
