@@ -104,3 +104,33 @@ def test_mistakes(options: list[str], text: str) -> None:
     assert ended.returncode in (2, 71, 74, 73, 69), ended
     assert text in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_the_way_of_a_message(server: Server, browser: Browser) -> None:
+    """From a message to its dead letter and back, without the contents of either."""
+    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("shop", "topic", durable=True)
+        channel.queue_declare("dead", durable=True)
+        channel.queue_declare(
+            "orders",
+            durable=True,
+            arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+        )
+        channel.queue_bind("orders", "shop", "#")
+        channel.basic_publish("shop", "new", b"x", pika.BasicProperties(delivery_mode=2))
+        method, _, _ = channel.basic_get("orders")
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        channel.queue_declare("dead", passive=True)
+    browser.open("/messages/shop")
+    browser.sees("new")
+    browser.click("Way")
+    browser.sees("queue:orders")
+    browser.sees("dead-lettered")
+    browser.sees("The log was read to its end.")
+    (linked,) = {line for line in browser.text.splitlines() if "Way of message" in line}
+    browser.click(linked)
+    browser.sees("Takes the place of")
+    browser.sees("dead-lettered (rejected) out of queue:orders")

@@ -6,6 +6,7 @@ all gateways and none of these knows another. Nothing here is computed unless so
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -124,6 +125,15 @@ class ConsumerInfo:
     prefetch: int | None = None
     unacknowledged: int | None = None
     reads: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class ListsUnacknowledged(Protocol):
+    """A consumer that can say which messages it has."""
+
+    def held(self) -> Iterator[Sequence[tuple[int, int]]]:
+        """(first offset, count) stretches that it has got and not settled, in parts of at most a
+        thousand. Others may change them between two parts: then some may be missing."""
 
 
 @runtime_checkable

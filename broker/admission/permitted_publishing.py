@@ -123,11 +123,20 @@ class PermittedTransactions(Permitted):
         return position
 
     def publish_settling(
-        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        consumer: QueueConsumer,
+        offset: int,
+        *,
+        position: int = 0,
     ) -> Position:
         """See `TransactionPort.publish_settling`."""
         inner = self._allowed(template)
-        return self._parts.transactions.publish_settling(inner, batch, row, consumer, offset)
+        return self._parts.transactions.publish_settling(
+            inner, batch, row, consumer, offset, position=position
+        )
 
 
 class PermittedHalfMessages(Permitted):

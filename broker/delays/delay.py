@@ -545,7 +545,12 @@ class Delays:
         apart = False
         try:
             try:
-                batch = settling_batch((delayed.row,), group.number, (offset,))
+                batch = settling_batch(
+                    (delayed.row,),
+                    group.number,
+                    (offset,),
+                    constant_bytes=len(template.properties),
+                )
                 (span,) = append(batch, 0, 1)
             except TooLarge:  # its settlement is a record of its own then
                 apart = True

@@ -25,7 +25,12 @@ from polymq.broker.errors import Reason, Refused
 from polymq.broker.messages.constant_part import constant_size
 from polymq.broker.messages.records import properties_span
 from polymq.broker.moves.moves import OWNER_PROPERTY, Row, message_properties
-from polymq.core_log.kernels.batch import RECORD_BODY_AT, RECORD_BODY_SIZE_AT, RECORD_BORN_MS_AT
+from polymq.core_log.kernels.batch import (
+    RECORD_BODY_AT,
+    RECORD_BODY_SIZE_AT,
+    RECORD_BORN_MS_AT,
+    RECORD_POSITION_AT,
+)
 from polymq.core_log.record import RecordTemplate
 
 DELAY_TOPIC: Final = b"rmq_sys_wheel_timer"
@@ -144,6 +149,7 @@ def take_apart(records: bytes) -> Iterator[Delayed]:
             _U64.unpack_from(records, at + RECORD_BORN_MS_AT)[0],
             message_properties(records[mark_end + 1 : last]),
             records[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size],
+            _U64.unpack_from(records, at + RECORD_POSITION_AT)[0],
         )
         owner = b""
         if records.startswith(_OWNER_MARK, mark_end + 1):

@@ -33,6 +33,10 @@ class Readers(Protocol):
         """Run `read` in a thread; then `done` with its result or its error, on the loop."""
 
 
+def _say_nothing(_group: Any, _first: int, _count: int, _why: str) -> None:
+    """Where no log says why messages were settled."""
+
+
 class PatientReaders:
     """Readers that try again where the process had no descriptor or no memory for a read: that says
     nothing of the disk, and whoever waits for the messages gets them later.
@@ -101,6 +105,8 @@ class Reading:
         in any case."""
         self.rejected_count = 0
         """Messages that consumers of plain queues did not want, likewise."""
+        self.say_why: Callable[[Any, int, int, str], None] = _say_nothing
+        """Told of (group, first, count) that are settled without being acknowledged, and why."""
 
     def read(
         self,

@@ -252,6 +252,7 @@ class DeadLettering:
         """Messages [first, first + count), which were taken from the group's cursor."""
         self._shared.counts.given_up[cause] += count
         if self._settings.dead_letter_exchange is None:
+            self._shared.queue_store.say_why(group, first, count, cause)
             group.settle(first, count)
             return
         if self._pending:

@@ -51,12 +51,17 @@ from polymq.core_log.kernels.batch import (
     RECORD_BODY_AT,
     RECORD_BODY_SIZE_AT,
     RECORD_BORN_MS_AT,
+    RECORD_POSITION_AT,
     Batch,
 )
 from polymq.core_log.record import Record
 
 SETTLES_PROPERTY: Final = "PMQ_S"
 """(group number, offset) in hex, with a dot between: the entry that this message replaces."""
+FROM_PROPERTY: Final = "PMQ_FROM"
+"""The position of the record that this one replaces, in hex: for people who ask for its way."""
+FROM_ROOM: Final = 16 * 1024
+"""Bytes of properties up to which a record says it: those of 32 KiB may need all of their room."""
 QOS2_PROPERTY: Final = "PMQ_QOS2"
 """(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
 WILL_PROPERTY: Final = "PMQ_WILL"
@@ -72,6 +77,7 @@ _BOUND: Final = frozenset(
         b"PMQ_B",
         PROPERTY_CRC,
         SETTLES_PROPERTY.encode(),
+        FROM_PROPERTY.encode(),
         QOS2_PROPERTY.encode(),
         WILL_PROPERTY.encode(),
         OWNER_PROPERTY.encode(),
@@ -91,11 +97,12 @@ Done = Callable[[int, Exception | None], None]
 
 class Row(NamedTuple):
     """One message on its way: when it was born, its extra properties as they stand in a record,
-    its body."""
+    its body, and where it stands in the log now; 0: that is not known."""
 
     born_ms: int
     extra: bytes
     body: bytes
+    position: int = 0
 
 
 class Moves:
@@ -119,18 +126,19 @@ class Moves:
         self,
         template: TopicTemplate,
         batch: Batch,
-        first: int,
-        last: int,
+        row: int,
         group: Group,
         offset: int,
+        position: int,
     ) -> Position:
-        """Rows [first, last) of the batch take the place of the group's messages from `offset` on.
+        """A row of the batch takes the place of the group's message at `offset`, whose record is at
+        this position (0: that is not known).
 
         Raises:
             Refused: as `BrokerPort.publish`; nothing was stored, nothing was settled.
         """
-        rows = rows_of_batch(template, batch, first, last)
-        return self.append_rows(template, rows, group, range(offset, offset + len(rows)))
+        (made,) = rows_of_batch(template, batch, row, row + 1)
+        return self.append_rows(template, (made._replace(position=position),), group, (offset,))
 
     def move(
         self,
@@ -190,7 +198,9 @@ class Moves:
         try:
             position = self._topics.publish(
                 template,
-                settling_batch(rows, number, offsets),
+                settling_batch(
+                    rows, number, offsets, constant_bytes=len(template.record.properties)
+                ),
                 0,
                 len(rows),
                 record=record,
@@ -263,6 +273,7 @@ class _Move:
         offset = self._first + self._moved
         template = self._target(run.meta)
         if template is None:
+            self._core.reading.say_why(self._group, offset, run.count, "nowhere to go")
             self._group.settle(offset, run.count)
             if self._dropped is not None:
                 self._dropped(run.count)
@@ -314,6 +325,7 @@ def rows_of_run(run: RecordRun) -> Iterator[Row]:
             _U64.unpack_from(memory, at + RECORD_BORN_MS_AT)[0],
             message_properties(bytes(memory[first + run.meta.prefix_size : last])),
             bytes(memory[at + RECORD_BODY_AT : at + RECORD_BODY_AT + body_size]),
+            _U64.unpack_from(memory, at + RECORD_POSITION_AT)[0],
         )
         at += _U32.unpack_from(memory, at)[0]
 
@@ -324,8 +336,14 @@ def message_properties(raw: bytes) -> bytes:
     return b"".join(pair + b"\x02" for pair in pairs if pair.partition(b"\x01")[0] not in _BOUND)
 
 
-def settling_batch(rows: Sequence[Row], number: int, offsets: Sequence[int]) -> Batch:
-    """The rows as a batch; row k settles offsets[k] of the group `number`, if it has one."""
+def settling_batch(
+    rows: Sequence[Row], number: int, offsets: Sequence[int], *, constant_bytes: int = 0
+) -> Batch:
+    """The rows as a batch; row k settles offsets[k] of the group `number`, if it has one.
+
+    Args:
+        constant_bytes: how many bytes of properties the template has.
+    """
     batch = Batch(len(rows))
     parts: list[bytes] = []
     at = 0
@@ -333,12 +351,21 @@ def settling_batch(rows: Sequence[Row], number: int, offsets: Sequence[int]) -> 
         extra = row.extra
         if number:
             extra += f"{SETTLES_PROPERTY}\x01{number:x}.{offset:x}\x02".encode()
+            extra += from_property(row, constant_bytes)
         parts += (extra, row.body)
         body_at = at + len(extra)
         batch.add((at, 0), (body_at, len(row.body)), (at, len(extra)))
         at = body_at + len(row.body)
     batch.buffer = b"".join(parts)
     return batch
+
+
+def from_property(row: Row, constant_bytes: int) -> bytes:
+    """The property that says which record another one replaces; nothing if that is not known, or
+    may not fit."""
+    if not row.position or constant_bytes + len(row.extra) > FROM_ROOM:
+        return b""
+    return f"{FROM_PROPERTY}\x01{row.position:x}\x02".encode()
 
 
 def _settle(group: Group, offsets: Sequence[int]) -> None:

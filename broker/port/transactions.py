@@ -69,10 +69,21 @@ class TransactionPort(Protocol):
         """
 
     def publish_settling(
-        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        consumer: QueueConsumer,
+        offset: int,
+        *,
+        position: int = 0,
     ) -> Position:
         """One message that replaces another (dead letter): stored together with the settlement of
-        `offset` in the consumer's queue, so that a crash keeps exactly one of the two."""
+        `offset` in the consumer's queue, so that a crash keeps exactly one of the two.
+
+        Args:
+            position: of the message that is replaced; 0: that is not known.
+        """
 
 
 class HalfMessagePort(Protocol):

@@ -289,6 +289,10 @@ class Cursor:
             return True
         return offset < self.next and self._states[offset - self.floor] == SETTLED
 
+    def is_requeued(self, offset: int) -> bool:
+        """Whether the offset was delivered and given back."""
+        return self.floor <= offset < self.next and self._states[offset - self.floor] == REQUEUED
+
     def settled_flags(self, first: int, count: int) -> bytes:
         """One byte for each of `count` offsets from `first` on: 1 if it is settled, else 0."""
         assert first >= self.floor

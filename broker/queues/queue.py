@@ -407,6 +407,7 @@ class Group:
         """See `QueueConsumer.reject`."""
         if self.rules is None:
             self.reading.rejected_count += count
+            self.reading.say_why(self, first_offset, count, "rejected")
             self.settle(first_offset, count)
         else:
             self.rules.rejected(self, first_offset, count)

@@ -51,6 +51,7 @@ def skip_below(group: Group, offset: int) -> Generator[None, None, int]:
         taken = cursor.take(min(head[1], end - head[0]), end)
         assert taken is not None
         first, count, _ = taken
+        group.reading.say_why(group, first, count, "passed over")
         group.settle(first, count)
         skipped += count
         yield

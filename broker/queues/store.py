@@ -3,11 +3,15 @@
 A group that survives a restart has a number. What its consumers settled gathers for a moment, and
 becomes one record of the log for all groups (the op `acks`). Nobody waits for that record: what a
 crash takes of it is delivered once more.
+
+The same record says why messages were settled that no consumer acknowledged (`say_why`), for people
+who ask what became of one. Nothing is folded of that, and what is too much to be said is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from polymq.broker.core import Core
 from polymq.broker.errors import Refused
@@ -19,6 +23,10 @@ from polymq.core_log.queue_index import Index, MemoryIndex
 
 Acks = tuple[int, int, list[list[int]]]
 """Of one group: its number, its `next`, (first, count) stretches that were settled."""
+
+
+REASONS_MAX: Final = 256
+"""Stretches of one record of acks whose reasons it says."""
 
 
 class QueueStore:
@@ -37,8 +45,10 @@ class QueueStore:
         # In the order of their first move, so that equal runs write equal logs.
         self._moved: dict[Group, None] = {}
         self._recounted: dict[Group, None] = {}
+        self._reasons: list[tuple[Group, int, int, str]] = []  # (group, first, count, why)
         self._note_moved = self._group_moved  # one method object for all groups
         core.gatherers.append(self.write_acks)
+        core.reading.say_why = self.say_why
         core.journal.handle("acks", self._apply_acks)
 
     # --- queues and groups ----------------------------------------------------------------
@@ -97,6 +107,19 @@ class QueueStore:
             self._recounted[group] = None
             self._group_moved(group)
 
+    def say_why(self, group: Group, first: int, count: int, why: str) -> None:
+        """Messages are settled that no consumer has acknowledged: the next record of acks says the
+        reason, if it is the one that says that they are settled."""
+        if not group.number or count <= 0:
+            return
+        if self._reasons:
+            last, start, length, said = self._reasons[-1]
+            if last is group and said == why and start + length == first:
+                self._reasons[-1] = (group, start, length + count, why)
+                return
+        if len(self._reasons) < REASONS_MAX:
+            self._reasons.append((group, first, count, why))
+
     def write_acks(self) -> None:
         """One record for all that was delivered and settled since the last. Nobody waits for it;
         what the log does not take now gathers on."""
@@ -112,10 +135,14 @@ class QueueStore:
         counts = self._take_counts()
         if counts:
             op["c"] = counts
+        reasons, self._reasons = self._reasons, []
+        if reasons:
+            op["w"] = [[group.number, first, count, why] for group, first, count, why in reasons]
         try:
             self._core.journal.write(op)
         except Refused:
             self.keep_acks(groups, acks)
+            self._reasons = reasons
             for number, stretches in counts:
                 group = self.groups[number]
                 if group.rules is not None and group.rules.delivery_counts is not None:

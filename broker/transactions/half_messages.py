@@ -124,6 +124,11 @@ class HalfMessages:
         core.journal.handle("asked", self._apply_asked)
         core.journal.handle("unpublished", self._apply_unpublished)
 
+    @property
+    def group(self) -> Group | None:
+        """What settles the messages that wait (for operators); None before the first one."""
+        return self._timed.group
+
     # --- the producer's side --------------------------------------------------------------
 
     def prepare(

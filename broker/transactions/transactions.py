@@ -94,11 +94,19 @@ class Transactions:
         return Position(core.log.appended)
 
     def publish_settling(
-        self, template: Template, batch: Batch, row: int, consumer: QueueConsumer, offset: int
+        self,
+        template: Template,
+        batch: Batch,
+        row: int,
+        consumer: QueueConsumer,
+        offset: int,
+        *,
+        position: int = 0,
     ) -> Position:
         """See `TransactionPort.publish_settling`."""
         assert isinstance(template, TopicTemplate)
-        return self._moves.publish(template, batch, row, row + 1, *group_of(consumer, offset))
+        group, first = group_of(consumer, offset)
+        return self._moves.publish(template, batch, row, group, first, position)
 
     def _by_branch(self, publishes: Sequence[Publishing]) -> Iterator[Publishing]:
         """The runs, cut where their messages' headers send them different ways."""

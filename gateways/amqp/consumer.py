@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import Delivery, QueueConsumer, RecordRun, RunMeta
@@ -133,6 +133,16 @@ class Consumer(Holder):
             prefetch=self._limit,
             unacknowledged=self.unacked_count,
         )
+
+    def held(self) -> Iterator[Sequence[tuple[int, int]]]:
+        """See `net.clients`."""
+        unacked = self._channel.unacked
+        at = 0
+        while at < unacked.block_count:
+            yield [
+                (first, count) for _, holder, first, count in unacked.runs_of(at) if holder is self
+            ]
+            at += 1
 
     # --- broker.port.Consumer ---------------------------------------------------------------
 

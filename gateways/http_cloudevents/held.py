@@ -90,7 +90,7 @@ class DeadLetters:
         extra = dead_letter_extra(held.message, constant, letter, broker_name=self._broker_name)
         batch = row_of(extra, held.message.body)
         position = self._port.transactions.publish_settling(
-            template, batch, 0, consumer, held.offset
+            template, batch, 0, consumer, held.offset, position=held.message.position
         )
         self.count += 1
         return position

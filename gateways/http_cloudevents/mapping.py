@@ -105,9 +105,9 @@ _DEAD_LETTER: Final = (
     DEAD_LETTER_REPLY,
     DEAD_LETTER_ATTEMPTS,
 )
-_BOUND: Final = ("PMQ_RETAIN", "PMQ_QOS2", "PMQ_S")
+_BOUND: Final = ("PMQ_RETAIN", "PMQ_QOS2", "PMQ_S", "PMQ_FROM")
 """Properties that changed the broker's state once, when their record was written: a copy of the
-message must not do it again."""
+message must not do it again. The last one says which record it replaced."""
 REPLY_BYTES_MAX: Final = 1024
 """Of the sink's answer, kept with the dead letter. Knative keeps as much."""
 

@@ -32,6 +32,7 @@ from polymq.admin.store import StoreHandlers
 from polymq.admin.topics import TopicHandlers
 from polymq.admin.trace import TraceHandlers
 from polymq.admin.users import UserHandlers
+from polymq.admin.way import WayHandlers
 from polymq.admin.webhooks import WebhookHandlers
 
 
@@ -55,7 +56,7 @@ def all_groups(
         BrokerHandlers(node).group(),
         TopicHandlers(engine, committed).group(),
         RecordHandlers().group(),
-        MessageHandlers(engine, committed).group(),
+        MessageHandlers(engine, committed).group(WayHandlers(engine, names.name).operation()),
         QueueHandlers(engine, committed).group(),
         ConnectionHandlers(node.gateways.connections).group(),
         reader_group(engine, committed, node.gateways, names.name),

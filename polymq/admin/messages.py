@@ -170,8 +170,8 @@ class MessageHandlers:
         self._engine = engine
         self._committed = committed
 
-    def group(self) -> Group:
-        """The operations."""
+    def group(self, *more: Operation) -> Group:
+        """The operations, and those of another module."""
         topic = {"name": "the topic, as clients write it"}
         return Group(
             name="messages",
@@ -226,6 +226,7 @@ class MessageHandlers:
                     answer=WaitingPage,
                     path_about={"name": "the queue"},
                 ),
+                *more,
             ],
         )
 

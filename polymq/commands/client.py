@@ -20,6 +20,7 @@ from polymq.commands.find import message_find, message_show, show_message
 from polymq.commands.messages import message_list, message_peek
 from polymq.commands.options import config_option, data_flag, format_option, settings_from
 from polymq.commands.tables import fetch_items, json_option, show_json
+from polymq.commands.way import message_way
 from polymq.errors import ExitCode, Failure
 from polymq.ports import find_ports
 from polymq.settings import MESSAGE_BYTES_MAX
@@ -282,4 +283,5 @@ message.add_command(message_find)
 message.add_command(message_show)
 message.add_command(message_list)
 message.add_command(message_peek)
+message.add_command(message_way)
 store.add_command(cut)

@@ -12,6 +12,7 @@ from nicegui import ui
 
 from polymq.console.shell import REFRESH_SECONDS, Console, every, frame, shown_errors
 from polymq.console.texts import moment, number, size
+from polymq.console.way import show_way
 
 ROWS: Final = 50
 TAIL_ROWS: Final = 20
@@ -133,15 +134,15 @@ def show_messages(console: Console, name: str) -> None:
                 if not page["items"]:
                     ui.label("no messages")
                 for row in page["items"]:
-                    show_message(row)
+                    show_message(console, row)
 
         if console.may("operate"):
             _show_publish(console, name, lambda: seen.pop("asked", None))
         every(REFRESH_SECONDS, refresh)
 
 
-def show_message(row: Row) -> None:
-    """A message: a line that opens."""
+def show_message(console: Console, row: Row) -> None:
+    """A message: a line that opens, and its way."""
     head = f"{number(row['offset'])} · {moment(row['store_ms'])} · {row['tag'] or '(no tag)'}"
     with (
         ui.expansion(f"{head} · {size(row['body_bytes'])}", caption=as_text(row)[:120])
@@ -169,6 +170,9 @@ def show_message(row: Row) -> None:
                     **row["properties"],
                 }
                 ui.code(json.dumps(shown, indent=2, ensure_ascii=False), language="json")
+        ui.button("Way", icon="route", on_click=lambda: show_way(console, row["position"])).props(
+            "flat dense"
+        )
         if not row["body_complete"]:
             ui.label(f"the first {size(len(body_of(row)))} are shown").classes("text-caption")
 

@@ -45,6 +45,7 @@ from tests.sabotage.of_the_store import OF_THE_STORE
 from tests.sabotage.of_the_traffic import OF_THE_TRAFFIC
 from tests.sabotage.of_the_turns import OF_THE_TURNS
 from tests.sabotage.of_the_users import OF_THE_USERS
+from tests.sabotage.of_the_ways import OF_THE_WAYS
 from tests.sabotage.of_the_websockets import OF_THE_WEBSOCKETS
 
 SABOTAGES = (
@@ -88,5 +89,6 @@ SABOTAGES = (
     *OF_THE_BACKUPS,
     *OF_THE_REPLICATION,
     *OF_THE_SINK,
+    *OF_THE_WAYS,
     *OF_THE_WEBSOCKETS,
 )

@@ -203,11 +203,22 @@ class UnackedRuns:
 
     def runs(self) -> list[tuple[int, Any, int, int]]:
         """(first tag, holder, first offset, count) of every run, in order of tags."""
+        return [run for number in range(len(self._blocks) + 1) for run in self.runs_of(number)]
+
+    def runs_of(self, block: int) -> list[tuple[int, Any, int, int]]:
+        """The same of one block, at most `RUNS_MAX`; none if there is no such block."""
+        if block > len(self._blocks):
+            return []
+        first, runs = self._block(block)
         return [
             (tag, holder, offset, count)
-            for first, runs in [(self._first, self._runs), *self._blocks]
             for tag, (holder, offset, count) in zip(first, runs, strict=True)
         ]
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks there are; at least one."""
+        return len(self._blocks) + 1
 
     def _cut(self, first_tag: int, last_tag: int) -> list[tuple[Any, int, int]]:
         """Remove what there is of tags [first_tag, last_tag]."""

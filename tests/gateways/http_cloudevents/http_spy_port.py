@@ -261,11 +261,18 @@ class SpyPort(spy_port.SpyPort):
 
     @operation("transactions.publish_settling")
     def publish_settling(
-        self, template: SpyTemplate, batch: Batch, row: int, consumer: SpyRegistration, offset: int
+        self,
+        template: SpyTemplate,
+        batch: Batch,
+        row: int,
+        consumer: SpyRegistration,
+        offset: int,
+        *,
+        position: int = 0,
     ) -> Position:
-        position = self.publish(template, batch, row, row + 1)
+        stored = self.publish(template, batch, row, row + 1)
         consumer.settle(offset, 1)
-        return position
+        return stored
 
     def _moved(self) -> None:
         if self.auto_flush:
