@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -13,7 +14,12 @@ from polymq.gateways.http_cloudevents.subscriptions import Subscription, without
 from polymq.gateways.http_cloudevents.webhooks import Attempt, Webhook
 
 PAUSED: Final = "paused by an operator"
-_REASONS: Final = {404: Reason.NOT_FOUND, 409: Reason.LOCKED}
+_REASONS: Final = {
+    400: Reason.BAD_ARGUMENT,
+    404: Reason.NOT_FOUND,
+    409: Reason.LOCKED,
+    429: Reason.LIMIT,
+}
 
 State = Literal["active", "failing", "paused", "disabled"]
 
@@ -71,13 +77,15 @@ class WebhookControl:
         """Deliver again what was paused, or stopped for another reason. Raises Refused."""
         await self._change(name, None)
 
+    async def restore(self, wanted: Subscription) -> None:
+        """Make or replace a subscription that another server had. Raises Refused."""
+        with _as_refused():
+            await self._registry.restore(wanted)
+
     async def _change(self, name: str, why: str | None) -> None:
         self._need(name)
-        try:
+        with _as_refused():
             await self._registry.set_disabled(name, why)
-        except Problem as problem:
-            reason = _REASONS.get(problem.status, Reason.READ_ONLY)
-            raise Refused(reason, problem.detail) from None
 
     def try_now(self, name: str) -> bool:
         """Do not wait for the next attempt. Returns whether one was waited for. Raises Refused:
@@ -92,6 +100,15 @@ class WebhookControl:
         if subscription is None:
             raise Refused(Reason.NOT_FOUND, f"there is no webhook {name!r}")
         return subscription
+
+
+@contextlib.contextmanager
+def _as_refused() -> Iterator[None]:
+    try:
+        yield
+    except Problem as problem:
+        reason = _REASONS.get(problem.status, Reason.READ_ONLY)
+        raise Refused(reason, problem.detail) from None
 
 
 def _info(subscription: Subscription, part: Webhook | None) -> WebhookInfo:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from polymq.admin.written_answers import Steps
 from polymq.management.errors import bad
 from polymq.management.filters import Matcher, matcher_of
 from polymq.management.json_values import encode
@@ -105,10 +106,6 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
         raise bad(f"{name} has to be a number from 1 on, not {text!r}")
     return int(text)
-
-
-Steps = Generator[bytes | None, None, None]
-"""Parts of an answer; None: nothing yet, let others have their turn."""
 
 
 def write_list(items: Items, wanted: Wanted) -> Steps:
