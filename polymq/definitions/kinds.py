@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import msgspec
-
 from polymq.broker.port import Position
 from polymq.definitions.models import LEFT_ALONE, Definition
 
@@ -72,9 +70,11 @@ AnyKind = Kind[Any]
 
 def differing(wanted: Definition, current: Definition) -> list[str]:
     """The members that are others in the wanted definition."""
+    if wanted == current:
+        return []
     return [
-        field.name
-        for field in msgspec.structs.fields(wanted)
-        if getattr(wanted, field.name) != getattr(current, field.name)
-        and not (field.name in LEFT_ALONE and getattr(wanted, field.name) is None)
+        name
+        for name in wanted.__struct_fields__
+        if (value := getattr(wanted, name)) != getattr(current, name)
+        and not (value is None and name in LEFT_ALONE)
     ]

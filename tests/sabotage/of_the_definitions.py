@@ -1,4 +1,4 @@
-"""Sabotages of definitions: out of one broker and into another."""
+"""Sabotages of definitions, out of one broker and into another, and of long lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,26 @@ from tests.sabotage.plan import Sabotage
 IMPORTING = "tests/polymq/definitions/test_importing.py"
 ROUND_TRIP = "tests/polymq/definitions/test_round_trip.py"
 
+LISTS = "tests/polymq/management/test_lists.py"
+PARTS = "tests/polymq/management/test_small_parts.py"
+
 OF_THE_DEFINITIONS = (
+    Sabotage(
+        name="each-row-is-made-to-sort-a-list",
+        why="a page of a hundred thousand queues takes ten times as long",
+        path="polymq/management/lists.py",
+        old="    if items.key is not None:\n",
+        new="    if items.key is None:\n",
+        tests=(LISTS,),
+    ),
+    Sabotage(
+        name="long-lists-push-out-all-samples",
+        why="whoever lists all queues sets the rates of those on a page to 0",
+        path="polymq/management/figures.py",
+        old="        return self.rates if count <= SAMPLES_MAX else _no_rates\n",
+        new="        return self.rates\n",
+        tests=(PARTS,),
+    ),
     Sabotage(
         name="a-conflict-does-not-stop-an-import",
         why="half of a document is imported before the first conflict is found",
@@ -20,8 +39,8 @@ OF_THE_DEFINITIONS = (
         name="things-of-deleted-users-are-nobodys",
         why="what a deleted user has left works without any right after an import",
         path="broker/accounts/owners.py",
-        old="        return owner_of(principal, GONE) if principal and gone else self.of(principal)\n",
-        new='        return "" if principal and gone else self.of(principal)\n',
+        old="        return owner_of(principal, GONE) if principal and gone",
+        new='        return "" if principal and gone',
         tests=(ROUND_TRIP,),
     ),
     Sabotage(
