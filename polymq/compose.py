@@ -478,6 +478,7 @@ class Node:
             health=self._probed,
             login=chosen.login,
             share=self._budget.share(MONITORS_MAX),
+            accepts=self._engine.bans.accepts,
         )
         self._stack.append(server.stop)
         tls = None

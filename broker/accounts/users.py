@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -312,26 +312,25 @@ class Users:
         Raises:
             Refused: NOT_FOUND (no such user), BAD_NAME, LIMIT.
         """
-        self.check_subject(rule.subject)
-        if _key(rule) not in self._rules:
-            if len(self._rules) >= self.core.limits.rules_max:
-                raise Refused(
-                    Reason.LIMIT,
-                    f"there are {len(self._rules)} rules, which is the limit: remove some",
-                )
-            if (
-                len(self._by_subject.get(rule.subject, ()))
-                >= self.core.limits.rules_per_subject_max
-            ):
-                raise Refused(
-                    Reason.LIMIT,
-                    f"{rule.subject} has {self.core.limits.rules_per_subject_max} rules: use "
-                    "wildcards, or a role",
-                )
+        self.check_new_rules(rule.subject, [rule])
         self.core.check_writable()
         position = self.core.journal.write({"op": "rule+", **_rule_row(rule)})
         self.on_change(Change(subject=rule.subject))
         return position
+
+    def check_new_rules(self, subject: str, rules: Collection[Rule]) -> None:
+        """Whether all of these rules of one subject can be added. Raises Refused as `add_rule`."""
+        self.check_subject(subject)
+        limits = self.core.limits
+        count = len({key for rule in rules if (key := _key(rule)) not in self._rules})
+        if not count:
+            return
+        if len(self._rules) + count > limits.rules_max:
+            text = f"there are {len(self._rules)} rules, and {limits.rules_max} is the limit"
+            raise Refused(Reason.LIMIT, f"{text}: remove some")
+        if len(self._by_subject.get(subject, ())) + count > limits.rules_per_subject_max:
+            text = f"{subject} can have {limits.rules_per_subject_max} rules"
+            raise Refused(Reason.LIMIT, f"{text}: use wildcards, or a role")
 
     def remove_rule(self, rule: Rule) -> Position:
         """Remove a rule. Raises Refused: NOT_FOUND."""

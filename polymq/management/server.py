@@ -13,7 +13,7 @@ this listener that the page has chosen, with what the operator once typed as a p
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -134,6 +134,8 @@ class ManagementServer:
             return await written(request, write_list(found, wanted_of(request.query)), HEADERS)
         if isinstance(found, Sections):
             return await written(request, write_sections(found), HEADERS)
+        if isinstance(found, Generator):
+            return await written(request, found, HEADERS)
         return web.Response(body=encode(found), content_type=JSON, headers=HEADERS)
 
     def _guard(self, request: web.Request) -> None:

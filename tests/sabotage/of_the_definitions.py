@@ -1,4 +1,4 @@
-"""Sabotages of definitions, out of one broker and into another, and of long lists."""
+"""Sabotages of definitions, of long answers, and of requests that change several things."""
 
 from __future__ import annotations
 
@@ -11,6 +11,30 @@ LISTS = "tests/polymq/management/test_lists.py"
 PARTS = "tests/polymq/management/test_small_parts.py"
 
 OF_THE_DEFINITIONS = (
+    Sabotage(
+        name="half-a-character-is-a-text",
+        why="a payload that ends within a character comes without its end",
+        path="polymq/management/payloads.py",
+        old='        decoder.decode(b"", final=True)\n',
+        new="",
+        tests=("tests/polymq/management/test_payloads.py",),
+    ),
+    Sabotage(
+        name="rules-are-checked-one-by-one",
+        why="a request that is refused has added some of its rules",
+        path="polymq/admin/permissions.py",
+        old="        self._users.check_new_rules(body.subject, rules)",
+        new="        pass",
+        tests=("tests/polymq/admin/test_rules_together.py",),
+    ),
+    Sabotage(
+        name="rows-of-newer-versions-are-forgotten",
+        why="an older version starts on newer data without a part of its state",
+        path="broker/recovery/fold.py",
+        old="        if unknown:\n",
+        new="        if False:\n",
+        tests=("tests/broker/test_newer_versions.py",),
+    ),
     Sabotage(
         name="each-row-is-made-to-sort-a-list",
         why="a page of a hundred thousand queues takes ten times as long",
