@@ -1,8 +1,9 @@
 """Who is at fault, and why: the errors that the engine raises and gateways translate.
 
 Strategy: the engine raises `Refused` with a `Reason`; each gateway has one table from `Reason` to
-its protocol's code. `StorageFailed` is the store's, terminal for the log directory. Nothing else
-leaves the engine on purpose; anything else is our bug and is allowed to crash loudly.
+its protocol's code. `StorageFailed` is the store's, terminal for the log directory. A start may end
+with `UnknownChange`. Nothing else leaves the engine on purpose; anything else is our bug and is
+allowed to crash loudly.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from polymq.core_log.errors import StorageFailed
+from polymq.core_log.errors import StorageFailed, StoreRefused
 
 __all__ = [
     "PASSING",
@@ -19,6 +20,7 @@ __all__ = [
     "Refused",
     "StorageFailed",
     "Unanswered",
+    "UnknownChange",
     "WrongAcknowledgement",
 ]
 
@@ -48,6 +50,20 @@ PASSING: Final = frozenset({Reason.LIMIT, Reason.READ_ONLY, Reason.STORAGE_FULL,
 """Reasons that pass by themselves or by an operator's doing: what the broker has to store by itself
 (a dead letter, a delayed message that is due) it tries again. Any other reason is the message's
 own, and the next attempt would end like the first."""
+
+
+class UnknownChange(StoreRefused):
+    """The log has a change of state that this version does not know: a newer one wrote it.
+
+    Args:
+        what: the change, or the kind of rows.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"a newer version of PolyMQ wrote this log: it has {what}, which this version does not "
+            "know. Start that version again, or restore a backup of the time before the upgrade"
+        )
 
 
 class BrokerError(Exception):

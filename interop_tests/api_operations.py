@@ -38,6 +38,11 @@ BODIES: Final[dict[str, object]] = {
     "changeTopic": {"settings": {"retention_seconds": "7"}},
     "clearRetained": {"filter": "#"},
     "trace": {"client_id": "kept", "seconds": 1},
+    "importDefinitions": {
+        "format": "polymq-definitions",
+        "version": 1,
+        "topics": [{"name": "imported"}],
+    },
     "addBan": {"kind": "user", "value": "another"},
     "addUser": {"password": "x"},
     "changeUser": {"disabled": True, "add_roles": ["admin"], "quotas": {"queues": 1}},

@@ -19,7 +19,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server, StartServer
-from interop_tests.people import polymq
+from interop_tests.people import Admin, polymq
 from interop_tests.remoting_wire import Client
 
 FILES = Path(__file__).parent / "certificates"
@@ -240,3 +240,15 @@ def test_a_backlog_shows_with_its_name_if_that_is_wanted(start_server: StartServ
     assert found['polymq_reader_unacknowledged_messages{kind="amqp_queue"}'] == 0
     assert found['polymq_reader_lag_seconds{kind="amqp_queue"}'] > before
     assert found["polymq_reader_ages_unknown"] == 0
+
+
+def test_banned_addresses_are_closed(start_server: StartServer) -> None:
+    """As at every other listener for other machines; the admin listener lets operators undo it."""
+    server = start_server(**OPEN)
+    people = Admin(server)
+    assert ask(server, "/health/live")[0] == 200
+    people.good("POST", "/api/v1/bans", {"kind": "address", "value": "127.0.0.0/8"})
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        ask(server, "/health/live")
+    people.good("DELETE", people.path("bans", "address", "127.0.0.0/8"))
+    assert ask(server, "/health/live")[0] == 200

@@ -49,6 +49,7 @@ ELSEWHERE: Final = {
     "broker": "polymq.commands.broker",
     "config": "polymq.commands.config",
     "console": "polymq.commands.console",
+    "definitions": "polymq.commands.definitions",
     "reload": "polymq.commands.reload",
     "health": "polymq.commands.health",
     "completion": "polymq.commands.completion",

@@ -30,6 +30,7 @@ from polymq.broker.engine import Engine
 from polymq.broker.state.database import StateDb
 from polymq.core_log.errors import StoreError, is_full
 from polymq.core_log.store import Store
+from polymq.definitions.group import DefinitionHandlers
 from polymq.descriptors import (
     connection_budget,
     open_files_max,
@@ -477,6 +478,7 @@ class Node:
             health=self._probed,
             login=chosen.login,
             share=self._budget.share(MONITORS_MAX),
+            accepts=self._engine.bans.accepts,
         )
         self._stack.append(server.stop)
         tls = None
@@ -518,7 +520,10 @@ class Node:
             exposition=exposition,
             health=self._health,
             probes=self._probed,
-            more=[import_group(self._engine)],
+            more=[
+                import_group(self._engine),
+                DefinitionHandlers(self._engine, node.gateways).group(),
+            ],
             share=self._budget.share(ADMIN_CONNECTIONS_MAX),
             connections=node.gateways.connections,
         )

@@ -60,6 +60,11 @@ class KeyRing:
     def __contains__(self, name: str) -> bool:
         return name in self._found
 
+    def owner(self, name: str) -> str | None:
+        """The user whose key this is."""
+        found = self._found.get(name)
+        return None if found is None else found[0]
+
     def signer(self, name: str, content: bytes, digest: bytes) -> str | None:
         """The user whose key this is, if the content is signed with its secret.
 

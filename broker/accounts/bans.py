@@ -83,24 +83,30 @@ class Bans:
     # --- changing the list ----------------------------------------------------------------
 
     def add(
-        self, kind: str, value: str, *, reason: str = "", until_ms: int | None = None, by: str = ""
+        self,
+        kind: str,
+        value: str,
+        *,
+        reason: str = "",
+        until_ms: int | None = None,
+        by: str = "",
+        since_ms: int | None = None,
     ) -> Position:
         """Add a ban, or replace the one with the same kind and value.
+
+        Args:
+            since_ms: when it was added, if that was at another time, at another broker.
 
         Raises:
             Refused: BAD_ARGUMENT (an unknown kind, no address, an end that has passed), LIMIT, or
                 the log takes nothing.
         """
-        value = normal_value(kind, value)
+        value = self.check_new(kind, value, reason)
         now = self._core.clock_ms()
         if until_ms is not None and until_ms <= now:
             raise Refused(Reason.BAD_ARGUMENT, "the end of the ban is in the past")
-        _check_text("the reason", reason)
-        if len(reason) > REASON_CHARACTERS_MAX:
-            raise Refused(
-                Reason.BAD_ARGUMENT, f"a reason has at most {REASON_CHARACTERS_MAX} characters"
-            )
-        ban = Ban(kind=kind, value=value, reason=reason, until_ms=until_ms, since_ms=now, by=by)
+        since = now if since_ms is None else since_ms
+        ban = Ban(kind=kind, value=value, reason=reason, until_ms=until_ms, since_ms=since, by=by)
         self._core.check_writable()
         self._forget_expired(now)
         limit = self._core.limits.bans_max
@@ -109,6 +115,18 @@ class Bans:
         position = self._core.journal.write({"op": "ban+", "k": kind, "v": value, **_row(ban)})
         self.on_ban(ban)
         return position
+
+    @staticmethod
+    def check_new(kind: str, value: str, reason: str) -> str:
+        """Whether there can be such a ban; returns the value as it is listed. Raises Refused:
+        BAD_ARGUMENT."""
+        value = normal_value(kind, value)
+        _check_text("the reason", reason)
+        if len(reason) > REASON_CHARACTERS_MAX:
+            raise Refused(
+                Reason.BAD_ARGUMENT, f"a reason has at most {REASON_CHARACTERS_MAX} characters"
+            )
+        return value
 
     def remove(self, kind: str, value: str) -> Position:
         """Remove a ban. Raises Refused: NOT_FOUND, BAD_ARGUMENT, or the log takes nothing."""
@@ -132,6 +150,10 @@ class Bans:
     def entries(self) -> Iterable[Ban]:
         """All entries in no order, those without effect included. Look at them at once."""
         return self._bans.values()
+
+    def find(self, key: str) -> Ban | None:
+        """The entry of a key, whether it has effect or not."""
+        return self._bans.get(key)
 
     @property
     def count(self) -> int:

@@ -27,6 +27,8 @@ from polymq.broker.port.values import Address
 
 DECISIONS_MAX: Final = 10_000
 """Decisions that are kept, about 0.3 KiB each. Beyond that all are forgotten."""
+GONE: Final = -1
+"""The number of an owner who was deleted before the thing came here. No user has it."""
 _SEPARATOR: Final = ":"  # in no user's name
 
 
@@ -51,6 +53,12 @@ class Owners:
             return name
         user = self._users.users.get(name)
         return name if user is not None and user.number == int(number) else owner
+
+    def restored(self, principal: str) -> str:
+        """The owner of something that was another broker's, as it is stored here. A principal that
+        is no user owns it as one who is gone: with no rights, also if the name comes back."""
+        gone = principal not in self._users.users and principal != ANONYMOUS
+        return owner_of(principal, GONE) if principal and gone else self.of(principal)
 
     def concerned(self, owner: str, change: Change) -> bool:
         """Whether the change may be one for the owner."""

@@ -127,6 +127,23 @@ def is_outdated(stored: str, scram_iterations: int) -> bool:
     return not digest.startswith("scrypt$") or bool(scram_iterations and not keys)
 
 
+def is_stored_form(stored: str) -> bool:
+    """Whether a password may be kept so: as `make_hash` gives it, or as another broker's hash."""
+    if is_importable(stored):
+        return True
+    digest, keys = split(stored)
+    try:
+        kind, *parameters, salt, found = digest.split("$")
+        has_salt = bool(base64.b64decode(salt, validate=True))
+        size = len(base64.b64decode(found, validate=True))
+    except (ValueError, binascii.Error):
+        return False
+    ours = [str(SCRYPT_N), str(SCRYPT_R), str(SCRYPT_P)]  # others could ask for any work
+    if kind != "scrypt" or parameters != ours or not has_salt or size != HASH_BYTES:
+        return False
+    return not keys or scram_keys(stored) is not None
+
+
 def is_importable(stored: str) -> bool:
     """Whether it is a hash of another broker's that a login can check."""
     return _parse_mosquitto(stored) is not None or _parse_rabbit(stored) is not None

@@ -14,11 +14,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from polymq.broker.accounts import access_keys
+from polymq.broker.accounts import access_keys, passwords
 from polymq.broker.accounts.access_keys import AccessKey, KeyRing
 from polymq.broker.accounts.granting import GrantedPrincipal
 from polymq.broker.accounts.permissions import (
@@ -216,6 +216,53 @@ class Users:
         self.on_change(Change(subject=name, expels="its access key was removed", access_key=key))
         return position
 
+    def restore(self, wanted: User) -> Position:
+        """Make a user, or let one become, what another broker has stored, in one record.
+
+        Connections end as after each change by itself: those with another password, those of a
+        user who is disabled, and those that came with an access key that is gone.
+
+        Raises:
+            Refused: BAD_NAME, BAD_ARGUMENT, DIFFERENT (an access key is somebody else's), LIMIT.
+        """
+        before = self.users.get(wanted.name)
+        if before is None:
+            self.check_new(wanted.name)
+        self.check_stored(wanted)
+        self.core.check_writable()
+        first = not self.users
+        number = self.core.take_number() if before is None else before.number
+        position = self._write(replace(wanted, roles=_canonical(wanted.roles), number=number))
+        expels = None
+        if before is not None and before.password_hash != wanted.password_hash:
+            expels = "the password was changed"
+        if wanted.disabled:
+            expels = "the user was disabled"
+        self.on_change(Change(subject=wanted.name, expels=expels, opens_or_closes=first))
+        left = {key.name for key in wanted.access_keys}
+        for key in () if before is None else before.access_keys:
+            if key.name not in left:
+                gone = "its access key was removed"
+                self.on_change(Change(subject=wanted.name, expels=gone, access_key=key.name))
+        return position
+
+    def check_stored(self, wanted: User) -> None:
+        """Whether a user can have what is stored of this one. Raises Refused."""
+        self._check_roles(wanted.roles)
+        if not passwords.is_stored_form(wanted.password_hash):
+            raise Refused(Reason.BAD_ARGUMENT, "its password_hash is no hash that logins can check")
+        keys = wanted.access_keys
+        most = self.core.limits.access_keys_per_user_max
+        if len(keys) > most:
+            raise Refused(Reason.LIMIT, f"a user has at most {most} access keys")
+        if len({key.name for key in keys}) < len(keys):
+            raise Refused(Reason.BAD_ARGUMENT, "it has the same access key twice")
+        for key in keys:
+            if access_keys.KEY.fullmatch(key.name) is None or not key.secret:
+                raise Refused(Reason.BAD_NAME, "an access key has 8 to 64 letters and digits")
+            if self.ring.owner(key.name) not in (None, wanted.name):
+                raise Refused(Reason.DIFFERENT, f"access key {key.name} is another user's")
+
     def _check_roles(self, roles: Sequence[str]) -> None:
         for role in roles:
             if NAME.fullmatch(role) is None:
@@ -265,26 +312,25 @@ class Users:
         Raises:
             Refused: NOT_FOUND (no such user), BAD_NAME, LIMIT.
         """
-        self._check_subject(rule.subject)
-        if _key(rule) not in self._rules:
-            if len(self._rules) >= self.core.limits.rules_max:
-                raise Refused(
-                    Reason.LIMIT,
-                    f"there are {len(self._rules)} rules, which is the limit: remove some",
-                )
-            if (
-                len(self._by_subject.get(rule.subject, ()))
-                >= self.core.limits.rules_per_subject_max
-            ):
-                raise Refused(
-                    Reason.LIMIT,
-                    f"{rule.subject} has {self.core.limits.rules_per_subject_max} rules: use "
-                    "wildcards, or a role",
-                )
+        self.check_new_rules(rule.subject, [rule])
         self.core.check_writable()
         position = self.core.journal.write({"op": "rule+", **_rule_row(rule)})
         self.on_change(Change(subject=rule.subject))
         return position
+
+    def check_new_rules(self, subject: str, rules: Collection[Rule]) -> None:
+        """Whether all of these rules of one subject can be added. Raises Refused as `add_rule`."""
+        self.check_subject(subject)
+        limits = self.core.limits
+        count = len({key for rule in rules if (key := _key(rule)) not in self._rules})
+        if not count:
+            return
+        if len(self._rules) + count > limits.rules_max:
+            text = f"there are {len(self._rules)} rules, and {limits.rules_max} is the limit"
+            raise Refused(Reason.LIMIT, f"{text}: remove some")
+        if len(self._by_subject.get(subject, ())) + count > limits.rules_per_subject_max:
+            text = f"{subject} can have {limits.rules_per_subject_max} rules"
+            raise Refused(Reason.LIMIT, f"{text}: use wildcards, or a role")
 
     def remove_rule(self, rule: Rule) -> Position:
         """Remove a rule. Raises Refused: NOT_FOUND."""
@@ -295,7 +341,16 @@ class Users:
         self.on_change(Change(subject=rule.subject))
         return position
 
-    def _check_subject(self, subject: str) -> None:
+    def has_rule(self, rule: Rule) -> bool:
+        """Whether there is this rule."""
+        return _key(rule) in self._rules
+
+    def check_subject(self, subject: str, *, needs_user: bool = True) -> None:
+        """Whether there can be a rule of this subject. Raises Refused.
+
+        Args:
+            needs_user: whether a user has to be there already.
+        """
         role = subject.removeprefix(ROLE_PREFIX)
         if role != subject:
             if NAME.fullmatch(role) is None:
@@ -306,7 +361,7 @@ class Users:
                 )
         elif subject == ANONYMOUS:
             raise Refused(Reason.NOT_FOUND, f"write {ROLE_PREFIX}{ANONYMOUS}")
-        else:
+        elif needs_user:
             self.need(subject)
 
     def _apply_rule(self, op: Op) -> Touched:

@@ -194,11 +194,24 @@ class Exchanges:
                 return Position(0)
             op = {"op": "own", "exchange": name, "by": self.owners.of(user)}
             return write_op(self.core, op, durable=existing.durable)
+        if user and ALTERNATE_ARGUMENT in arguments:
+            value["by"] = self.owners.of(user)
+        return self.create(name, value)
+
+    def create(self, name: str, value: Mapping[str, Any]) -> Position:
+        """Make an exchange that is not there, as its row has it. Raises Refused."""
         limit = self.core.limits.exchanges_max
         if len(self.exchanges) >= limit:
             raise Refused(
                 Reason.LIMIT, f"there are {limit} exchanges, which is the limit: delete some"
             )
+        self.check_new(name, value["type"], value["arguments"])
+        op = {"op": "exchange+", "name": name, **value}
+        return write_op(self.core, op, durable=value["durable"])
+
+    @staticmethod
+    def check_new(name: str, type: str, arguments: Mapping[str, Any]) -> None:
+        """Whether there can be such an exchange. Raises Refused."""
         if name.startswith("amq.") or not name:
             raise Refused(
                 Reason.FORBIDDEN,
@@ -209,9 +222,6 @@ class Exchanges:
         check_characters("an exchange", name)
         _check_type(type, arguments)
         _check_alternate(arguments)
-        if user and ALTERNATE_ARGUMENT in arguments:
-            value["by"] = self.owners.of(user)
-        return write_op(self.core, {"op": "exchange+", "name": name, **value}, durable=durable)
 
     def delete(self, name: str, *, if_unused: bool) -> Position:
         """See `ExchangePort.delete`."""
@@ -297,10 +307,13 @@ class Exchanges:
         source = self.need_exchange(exchange)
         if not exchange:
             raise Refused(Reason.FORBIDDEN, "operation not permitted on the default exchange")
-        key = binding_key(source, routing_key, arguments)
+        return self.bind_by(found, source, binding_key(source, routing_key, arguments))
+
+    def bind_by(self, found: NamedQueue, source: Exchange, key: BindingKey) -> Position:
+        """Bind by a key, unless it is bound so. Raises Refused."""
         if self.graph.is_bound(found.queue, key):
             return Position(0)
-        address = binding_address(source, routing_key)
+        address = binding_address(source, key[1])
         self._check_room(found, source, key, address)
         self.bind(found, key, address)
         return position_of(self.core, durable=found.queue.durable)
@@ -458,9 +471,13 @@ class Exchanges:
                 Reason.LIMIT,
                 f"exchange '{source}' has {len(links)} exchanges bound to it, which is the limit",
             )
-        address = binding_address(origin, routing_key)
-        op = {"op": "link+", "from": source, "key": list(key), "w": list(address)}
-        return self._write_link({**op, "by": self.owners.of(user)} if user else op)
+        return self.link(origin, key, self.owners.of(user))
+
+    def link(self, source: Exchange, key: LinkKey, by: str) -> Position:
+        """Bind an exchange by a key, with the rights of an owner. Raises Refused."""
+        address = binding_address(source, key[1])
+        op = {"op": "link+", "from": source.name, "key": list(key), "w": list(address)}
+        return self._write_link({**op, "by": by} if by else op)
 
     def unbind_exchange(
         self, destination: str, source: str, routing_key: str, arguments: Mapping[str, Any]

@@ -177,6 +177,39 @@ class NamedQueues:
         position = self._create_queue(name, value, owner, (name,))
         return self.queues[name].info(), max(position, position_of(self.core, durable=durable))
 
+    def restore(
+        self, name: str, *, auto_delete: bool, arguments: Mapping[str, Any], maker: str, by: str
+    ) -> Position:
+        """Make a durable queue again, as it was elsewhere.
+
+        Args:
+            maker, by: owners, see `Terms`.
+
+        Raises:
+            Refused: it is there, or cannot be.
+        """
+        self.check_new(name, arguments)
+        value: dict[str, Any] = {
+            "durable": True,
+            "exclusive": False,
+            "auto_delete": auto_delete,
+            "arguments": dict(arguments),
+        }
+        if maker:
+            value["u"] = maker
+        if by != maker:
+            value["by"] = by
+        return self._create_queue(name, value, None, (name,))
+
+    def check_new(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Whether there can be such a queue. Raises Refused."""
+        if not name or name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
+            raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
+        if name in self.queues:
+            raise Refused(Reason.DIFFERENT, f"queue '{name}' exists")
+        check_characters("a queue", name)
+        settings_of(name, arguments)
+
     def _create_queue(
         self, name: str, value: Mapping[str, Any], owner: object, address: Address
     ) -> Position:

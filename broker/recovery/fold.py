@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
+from polymq.broker.errors import UnknownChange
 from polymq.broker.messages.records import TAGS
 from polymq.broker.queues.store import QueueStore
 from polymq.broker.recovery.recovered import wait_for_replicas_again
@@ -96,7 +97,10 @@ class Fold:
         return snapshot.position
 
     def _load(self, folded: Folded) -> None:
-        """Take the snapshot's rows, each kind after those it refers to."""
+        """Take the snapshot's rows, each kind after those it refers to. Raises UnknownChange."""
+        unknown = sorted(set(folded.rows).difference(self._kinds))
+        if unknown:
+            raise UnknownChange(f"rows of the kind {unknown[0]!r}")
         for name, kind in self._kinds.items():
             kind.load(folded.take(name))
 

@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from polymq.broker.errors import Refused
+from polymq.broker.errors import Refused, UnknownChange
 from polymq.broker.port.values import Position
 from polymq.core_log.commit_log import CommitLog
 from polymq.core_log.errors import StoreError
@@ -93,9 +93,16 @@ class Journal:
         """Apply an op that the log holds."""
         self.dirty.update(self._handlers[op["op"]](op))
 
+    def _check_known(self, op: Op) -> None:
+        """Raise UnknownChange unless there is a handler."""
+        if op["op"] not in self._handlers:
+            raise UnknownChange(f"the change {op['op']!r}")
+
     def replay(self, body: bytes) -> None:
-        """Apply an op by its record's body."""
-        self.apply(json.loads(body.decode("utf-8", "surrogatepass")))
+        """Apply an op by its record's body. Raises UnknownChange."""
+        op: Op = json.loads(body.decode("utf-8", "surrogatepass"))
+        self._check_known(op)
+        self.apply(op)
 
 
 def _encode(op: Op) -> bytes:

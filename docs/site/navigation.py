@@ -65,6 +65,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/retention",
         "docs/reload",
         "docs/backup",
+        "docs/definitions",
         "docs/replication",
         "docs/cluster",
         "docs/upgrade",

@@ -4,6 +4,7 @@ A webhook is paused with its queue, as any other queue (`broker/named_queues/pau
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -16,7 +17,12 @@ from polymq.gateways.http_cloudevents.webhooks import Attempt, Webhook
 
 PAUSED: Final = "paused by an operator"
 """Also what stands in the document of a webhook that was paused before queues could be."""
-_REASONS: Final = {404: Reason.NOT_FOUND, 409: Reason.LOCKED}
+_REASONS: Final = {
+    400: Reason.BAD_ARGUMENT,
+    404: Reason.NOT_FOUND,
+    409: Reason.LOCKED,
+    429: Reason.LIMIT,
+}
 
 State = Literal["active", "failing", "paused", "disabled"]
 
@@ -68,11 +74,13 @@ class WebhookControl:
     async def enable(self, name: str) -> None:
         """Deliver again, whatever it was stopped for. Raises Refused."""
         self.need(name)
-        try:
+        with _as_refused():
             await self._registry.enable(name)
-        except Problem as problem:
-            reason = _REASONS.get(problem.status, Reason.READ_ONLY)
-            raise Refused(reason, problem.detail) from None
+
+    async def restore(self, wanted: Subscription) -> None:
+        """Make or replace a subscription that another server had. Raises Refused."""
+        with _as_refused():
+            await self._registry.restore(wanted)
 
     def try_now(self, name: str) -> bool:
         """Do not wait for the next attempt. Returns whether one was waited for. Raises Refused:
@@ -88,6 +96,15 @@ class WebhookControl:
         if subscription is None:
             raise Refused(Reason.NOT_FOUND, f"there is no webhook {name!r}")
         return subscription
+
+
+@contextlib.contextmanager
+def _as_refused() -> Iterator[None]:
+    try:
+        yield
+    except Problem as problem:
+        reason = _REASONS.get(problem.status, Reason.READ_ONLY)
+        raise Refused(reason, problem.detail) from None
 
 
 def _info(subscription: Subscription, part: Webhook | None) -> WebhookInfo:

@@ -28,6 +28,7 @@ from polymq.gateways.http_cloudevents.shared import Shared
 from polymq.gateways.http_cloudevents.subscriptions import (
     DOCUMENT_KIND,
     Subscription,
+    check,
     disabled,
     from_document,
 )
@@ -173,15 +174,25 @@ class Registry:
                 else:
                     granted = wanted.config.rate_per_minute
                 wanted = replace(wanted, granted_per_minute=granted)
-            position = self._shared.port.documents.put(
-                DOCUMENT_KIND, wanted.name, wanted.document()
-            )
-            declared = self._shared.port.queues.declare_subscription(wanted.name, wanted.address)
-            position = max(position, declared)
-            await self._shared.commits.wait(position)
-            self._subscriptions[wanted.name] = wanted
-            await self._replace_part(wanted)
+            await self._keep(wanted)
             return existing is None
+
+    async def restore(self, wanted: Subscription) -> None:
+        """Make or replace a subscription that another server had: its sink has consented there,
+        and is not asked again. Raises as `put`."""
+        with self._change(wanted.name):
+            self._check(wanted, self._subscriptions.get(wanted.name), create_only=False)
+            if wanted.sink is not None:
+                self._shared.sinks.check_url(wanted.sink)
+            check(wanted, self._shared.limits)
+            await self._keep(wanted)
+
+    async def _keep(self, wanted: Subscription) -> None:
+        position = self._shared.port.documents.put(DOCUMENT_KIND, wanted.name, wanted.document())
+        declared = self._shared.port.queues.declare_subscription(wanted.name, wanted.address)
+        await self._shared.commits.wait(max(position, declared))
+        self._subscriptions[wanted.name] = wanted
+        await self._replace_part(wanted)
 
     async def enable(self, name: str) -> None:
         """Deliver a webhook again that was disabled. Raises Problem: 404, 409, 503."""

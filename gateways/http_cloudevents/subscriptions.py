@@ -201,29 +201,33 @@ def parse(body: bytes, *, name: str | None, limits: Limits) -> Subscription:
         raise Problem(400, "Bad subscription", str(error)) from None
     if name is not None and wanted.id not in (None, name):
         raise Problem(400, "Bad subscription", f"id is {wanted.id!r} but the path says {name!r}")
-    name = name or wanted.id
-    if name is None or NAME.fullmatch(name) is None:
+    subscription = Subscription(
+        name=name or wanted.id or "",
+        topic=parse_display_name(wanted.topic),
+        sink=wanted.sink,
+        filters=tuple(wanted.filters),
+        config=wanted.config,
+    )
+    check(subscription, limits)
+    return subscription
+
+
+def check(subscription: Subscription, limits: Limits) -> None:
+    """Whether there can be such a subscription. Raises Problem: 400, naming the member at fault."""
+    if NAME.fullmatch(subscription.name) is None:
         raise Problem(
             400,
             "Bad subscription",
             "id must be 1 to 64 letters, digits, '.', '_' and '-', and begin with a letter or "
             "digit",
         )
-    if wanted.config.max_batch > limits.webhook_batch_max:
+    if subscription.config.max_batch > limits.webhook_batch_max:
         raise Problem(
             400, "Bad subscription", f"config.maxBatch must be at most {limits.webhook_batch_max}"
         )
-    if wanted.sink is not None:
-        _check_sink(wanted.sink)
-    subscription = Subscription(
-        name=name,
-        topic=parse_display_name(wanted.topic),
-        sink=wanted.sink,
-        filters=tuple(wanted.filters),
-        config=wanted.config,
-    )
+    if subscription.sink is not None:
+        _check_sink(subscription.sink)
     subscription.predicate(limits)  # Only for its errors.
-    return subscription
 
 
 def from_document(name: str, document: Mapping[str, Any]) -> Subscription:

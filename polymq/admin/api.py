@@ -62,7 +62,7 @@ class Endpoint:
 
 
 async def _body(operation: Operation, request: web.Request) -> Any:
-    if operation.body is None:
+    if operation.body is None or operation.reads_body:
         return None
     return read_body(operation.body, await request.read())
 
@@ -117,7 +117,7 @@ def read_query(kind: type[Given], items: Iterable[tuple[str, str]]) -> Any:
         raise Refused(Reason.BAD_ARGUMENT, explain(error, kind, "parameter", values)) from None
 
 
-def read_body(kind: type[Given], content: bytes) -> Any:
+def read_body(kind: type[msgspec.Struct], content: bytes) -> Any:
     """The body of a request; an empty one is an empty object. Raises Refused: BAD_ARGUMENT."""
     content = content or b"{}"
     try:
@@ -134,14 +134,14 @@ def read_body(kind: type[Given], content: bytes) -> Any:
 
 
 @cache
-def _hints(kind: type[Given]) -> dict[str, Any]:
+def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """The types of its fields. To find them leaves cycles in memory, so that is done once."""
     hints = get_type_hints(kind)
     return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
 
 
 def explain(
-    error: msgspec.ValidationError, kind: type[Given], what: str, values: Mapping[str, Any]
+    error: msgspec.ValidationError, kind: type[msgspec.Struct], what: str, values: Mapping[str, Any]
 ) -> str:
     """What is wrong with a request, and what would be right."""
     text = str(error)

@@ -26,6 +26,8 @@ from polymq.remoting.tls import Tls
 from polymq.terminal import printable
 
 ANSWER_SECONDS_MAX: Final = 30.0
+WORK_SECONDS_MAX: Final = 900.0
+"""For an answer that comes after much work."""
 PULL_COUNT: Final = 256
 PULL_BYTES: Final = 1024 * 1024
 FOLLOW_SECONDS: Final = 0.2
@@ -65,6 +67,15 @@ class AdminClient:
         raw = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({ADMIN_HEADER: "cli"} if method != "GET" else {})
         return _request(ADMIN_HOST, self._port, method, path, raw, headers)
+
+    def post_file(self, path: str, content: bytes) -> dict[str, Any]:
+        """The answer to a large JSON text, which may be long in coming."""
+        headers = self._headers | {ADMIN_HEADER: "cli"}
+        _, answer = _request(
+            ADMIN_HOST, self._port, "POST", path, content, headers, seconds=WORK_SECONDS_MAX
+        )
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
     def lines(self, path: str, body: object) -> Iterator[bytes]:
         """The lines of the good answer to a POST, as they come, for as long as the server sends
@@ -187,8 +198,10 @@ def _request(
     path: str,
     body: bytes | None = None,
     headers: dict[str, str] | None = None,
+    *,
+    seconds: float = ANSWER_SECONDS_MAX,
 ) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS_MAX)
+    connection = http.client.HTTPConnection(host, port, timeout=seconds)
     try:
         connection.request(method, path, body=body, headers=headers or {})
         answer = connection.getresponse()

@@ -3,13 +3,13 @@
 It has nothing that changes the server or shows a message. It is closed unless the operator opens
 it (`[metrics]`), because metrics may have names of queues. If the operator wants it, whoever asks
 for metrics has to log in as a user of the broker, who needs no rights. Health needs no login:
-Kubernetes has none for its probes.
+Kubernetes has none for its probes. Banned addresses may not connect.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -40,6 +40,7 @@ class MonitoringServer:
         exposition: what `/metrics` shows.
         login: whether metrics are for users of the broker only.
         share: how many connections there may be.
+        accepts: whether an address is not banned.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class MonitoringServer:
         health: Health,
         login: bool,
         share: Share,
+        accepts: Callable[[str], bool],
     ) -> None:
+        self._accepts = accepts
         self._listener = WebListener("metrics", share, stop_seconds=STOP_SECONDS)
         self.roster = self._listener.roster
         self._port = port
@@ -76,7 +79,7 @@ class MonitoringServer:
         app.add_routes(
             [metrics_route(self._exposition), *self._health.routes(), unknown(refuse_unknown)]
         )
-        return await self._listener.open(app, host, port, tls, sockets)
+        return await self._listener.open(app, host, port, tls, sockets, accepts=self._accepts)
 
     async def stop(self) -> None:
         """Close the listener and what is open on it."""

@@ -8,8 +8,8 @@ Rules:
 
 * Parameters, bodies and answers are structs of msgspec. Their docstrings describe them, field by
   field (`Attributes:`), so nothing is documented apart from the code.
-* An operation that changes nothing is a GET, and needs the right `monitor`; one that changes
-  something needs `operate` or `admin`, and is a line of the audit log.
+* An operation that changes nothing is a GET, and needs the right `monitor`, unless its answer has
+  secrets; one that changes something needs `operate` or `admin`, and is a line of the audit log.
 * What a message contains is for who may also subscribe to its topic.
 """
 
@@ -90,6 +90,7 @@ class Operation:
         handler: returns a value of the type `answer`, or a response that is sent as it is.
         query: type of the parameters.
         body: type of the body; None: a body is not read.
+        reads_body: the handler reads the body from the request, because it may be long.
         answer: type of the answer; None: there is none, and the status is 204.
         status: of a good answer.
         may_make: it makes something, unless that is there: the handler returns Made if so.
@@ -107,7 +108,8 @@ class Operation:
     right: Managing
     handler: Handler
     query: type[Given] = NoQuery
-    body: type[Given] | None = None
+    body: type[msgspec.Struct] | None = None
+    reads_body: bool = False
     answer: Any = None
     status: int = 200
     may_make: bool = False

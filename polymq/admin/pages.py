@@ -169,15 +169,17 @@ def _keys(
             most = bound[0]
             names = [name for name in names if name < most]
         return [(name,) for name in names], count
+    there = [entry for entry in map(find, names) if entry is not None]
+    if len(there) < len(names):  # some went meanwhile
+        names = [name for name in names if find(name) is not None]
+    numbers = map(number, there)
     keys: list[Key]
     if bound is None:
-        keys = [(-number(it), name) for name in names if (it := find(name)) is not None]
+        keys = [(-value, name) for value, name in zip(numbers, names, strict=True)]
     else:
-        worst = bound[0]  # most numbers are worse: they cost no tuple
+        least = -bound[0]  # most numbers are smaller: they cost no tuple
         keys = [
-            (least, name)
-            for name in names
-            if (found := find(name)) is not None and (least := -number(found)) <= worst
+            (-value, name) for value, name in zip(numbers, names, strict=True) if value >= least
         ]
         keys = [key for key in keys if key < bound]
     if after is not None:

@@ -211,6 +211,7 @@ class PermissionHandlers:
     async def _add(self, call: Call[Given]) -> Permissions:
         body: NewPermissions = call.body
         rules = _rules(body.subject, [body.effect], body.actions, body.topic)
+        self._users.check_new_rules(body.subject, rules)  # before the first of them is added
         position = Position(0)
         for rule in rules:
             position = max(position, self._users.add_rule(rule))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from polymq.admin.commits import Committed
@@ -24,7 +25,7 @@ BINDINGS_MAX: Final = 1_000
 Kind = Literal["queue", "subscription"]
 
 _NUMBERS: Final[Mapping[str, Callable[[NamedQueue], float]]] = {
-    "ready": lambda found: found.group.ready_count,
+    "ready": attrgetter("group.ready_count"),
     "unacknowledged": unacknowledged_count,
     "consumers": lambda found: len(found.group.registrations),
 }

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from polymq.commands.definitions import rabbitmq_definitions
+from polymq.commands.rabbitmq_definitions import rabbitmq_definitions
 from polymq.errors import ExitCode, Failure
 from polymq.mosquitto.conf import Kind
 from polymq.mosquitto.settings import Conversion, convert

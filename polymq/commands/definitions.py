@@ -1,96 +1,121 @@
-"""`polymq config import rabbitmq-definitions`: what RabbitMQ exports, taken over. A part of
-`config.py`."""
+"""`polymq definitions`: everything that operators have configured in the log, out and in."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+import contextlib
+import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from polymq.admin.client import AdminClient
-from polymq.admin.operations import API_PATH
+from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options
+from polymq.commands.tables import json_option, show_json, show_table
 from polymq.errors import ExitCode, Failure
-from polymq.management.definitions_file import SECTIONS, definitions_of, read_definitions
-from polymq.management.errors import Problem
-from polymq.management.import_group import PATH
-from polymq.management.plans import Remark, Step, planned
-from polymq.terminal import echo, printable
+from polymq.terminal import echo
 
-FILE_BYTES_MAX: Final = 256 * 1024 * 1024
-BATCH_BYTES: Final = 32 * 1024
-"""Of one request: the operator's listener takes 64 KiB."""
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""As the server takes."""
+DEFINITIONS: Final = "definitions"
+OUTCOMES: Final = ("created", "changed", "equal", "kept", "conflict")
 
 
-@click.command("rabbitmq-definitions")
+@click.group()
+def definitions() -> None:
+    """Export and import what operators have configured.
+
+    A document of definitions has users, permissions, bans, topics with their settings, exchanges,
+    queues, bindings, consumer groups and webhooks. It has no messages, no MQTT sessions and no
+    positions of readers: those are in a backup.
+    """
+
+
+@definitions.command("export")
+@operator_options
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+def definitions_export(file: Path | None, **options: Any) -> None:
+    """Write all definitions to FILE, or to standard output.
+
+    The document has secrets: the hashes of passwords, access keys, and the URLs of webhooks. FILE
+    can be read by its owner only. Documents of the same definitions are equal to the byte, with a
+    line for each definition.
+
+    Example: polymq definitions export definitions.json
+    """
+    _, content = admin_client(options).request("GET", api_path(DEFINITIONS))
+    if file is None:
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        _write_private(file, content)
+    except OSError as error:
+        raise Failure(ExitCode.FAILED, f"cannot write {file}: {error.strerror}") from error
+    echo(f"Definitions were written to {file}: {len(content):,} bytes.")
+
+
+@definitions.command("import")
 @operator_options
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only say what cannot be taken. Needs no server.")
-def rabbitmq_definitions(file: Path, dry_run: bool, **options: Any) -> int:
-    """Take over the definitions of a RabbitMQ broker.
+@click.option("--dry-run", is_flag=True, help="Only say what would become of each definition.")
+@click.option(
+    "--prefer",
+    type=click.Choice(["file", "server"]),
+    help="Which side wins where a definition differs from what is there. Without it, such a "
+    "definition stops the import before anything is changed.",
+)
+@json_option
+def definitions_import(
+    file: Path, dry_run: bool, prefer: str | None, as_json: bool, **options: Any
+) -> int:
+    """Import the definitions of FILE.
 
-    FILE is what `rabbitmqctl export_definitions` or `rabbitmqadmin export` wrote. Users with the
-    hashes of their passwords, permissions, exchanges, queues and bindings become those of the
-    running server. What exists stays as it is; users and permissions are replaced. Standard error
-    says what cannot be taken, and what to do instead. The exit code is 1 if there is any of it.
+    Nothing is deleted, and what is equal already stays as it is. An import that was interrupted can
+    be repeated. The exit code is 1 if a definition is in conflict with what is there.
 
-    Example: polymq config import rabbitmq-definitions definitions.json --dry-run
+    Example: polymq definitions import definitions.json --dry-run
     """
-    steps, remarks = _read(file)
-    losses = sum(remark.is_loss for remark in remarks)
-    for remark in remarks:
-        echo(printable(str(remark)), err=True)
-    if not dry_run:
-        for text in _sent(admin_client(options), steps):
-            echo(printable(text), err=True)
-            losses += 1
-    counts = dict.fromkeys(SECTIONS, 0)
-    for step in steps:
-        counts[step.section] += 1
-    found = ", ".join(f"{count} {section}" for section, count in counts.items() if count)
-    done = "can be taken" if dry_run else "were sent to the server"
-    echo(f"{found or 'No definitions'} {done}, {losses} cannot be.")
-    return ExitCode.FAILED if losses else ExitCode.OK
+    query = {"dry_run": "true" if dry_run else None, "prefer": prefer}
+    path = api_path(DEFINITIONS, query=query)
+    answer = admin_client(options).post_file(path, _content(file))
+    counts = answer["counts"]
+    if as_json:
+        show_json(answer)
+    else:
+        rows = [
+            [row["outcome"], row["section"], row["name"], row["difference"] or None]
+            for row in answer["definitions"]
+            if row["outcome"] != "equal"
+        ]
+        show_table(["OUTCOME", "SECTION", "NAME", "DIFFERENCE"], rows)
+        found = ", ".join(f"{counts[name]:,} {name}" for name in OUTCOMES if counts[name])
+        echo(f"{found or 'No definitions'}{' (nothing was changed)' if dry_run else ''}.")
+    return ExitCode.FAILED if counts["conflict"] else ExitCode.OK
 
 
-def _read(file: Path) -> tuple[list[Step], list[Remark]]:
-    """What a file asks for. Raises Failure."""
+def _content(file: Path) -> bytes:
+    """What is in a file. Raises Failure."""
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise Failure(ExitCode.USAGE, f"{file} has more than {FILE_BYTES_MAX} bytes")
-        reading = read_definitions(file.read_bytes())
-        while True:
-            next(reading)
-    except StopIteration as end:
-        definitions = end.value
-    except Problem as problem:
-        raise Failure(ExitCode.USAGE, f"{file}: {problem.reason}") from None
+            raise Failure(ExitCode.USAGE, f"{file} has more than {FILE_BYTES_MAX:,} bytes")
+        return file.read_bytes()
     except OSError as error:
-        raise Failure(ExitCode.USAGE, f"cannot read {file}: {error.strerror or error}") from error
-    plans = [planned(section, value) for section, value in definitions_of(definitions)]
-    steps = [one for one in plans if isinstance(one, Step)]
-    return steps, [one for one in plans if isinstance(one, Remark)]
+        text = f"cannot read {file}: {error.strerror or error}"
+        raise Failure(ExitCode.USAGE, text) from error
 
 
-def _sent(client: AdminClient, steps: Sequence[Step]) -> Iterator[str]:
-    """Send what can be taken, in order; what the server did not take. Raises Failure."""
-    for batch in _batches(steps):
-        answer = client.ask("POST", API_PATH + PATH, {"definitions": batch})
-        yield from answer["refused"]
-
-
-def _batches(steps: Sequence[Step]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    size = 0
-    for step in steps:
-        one = {"section": step.section, "value": step.value}
-        size += len(json.dumps(one))
-        if batch and size > BATCH_BYTES:
-            yield batch
-            batch, size = [], len(json.dumps(one))
-        batch.append(one)
-    if batch:
-        yield batch
+def _write_private(file: Path, content: bytes) -> None:
+    """Write a file for its owner only, whole or not at all. Raises OSError."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(
+            temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)
+        ) as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()

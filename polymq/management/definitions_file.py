@@ -1,4 +1,4 @@
-"""RabbitMQ's definitions, read one after the other. Pure.
+"""Definitions, read one after the other: RabbitMQ's, and our own (`definitions/`). Pure.
 
 A file may have a hundred thousand definitions. Parsed as a whole it would stop the loop, so the
 text is walked through, and each definition is parsed by itself, when its turn has come. Until then
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 
 from polymq.management.errors import bad
@@ -37,16 +37,22 @@ _DECODER: Final = json.JSONDecoder()
 _BLANKS: Final = re.compile(r"[ \t\r\n]*")
 
 
-def read_definitions(content: bytes) -> Generator[None, None, Definitions]:
-    """The definitions by section, in steps. Unknown sections are left out. Raises Problem: it is
-    no such file."""
+def read_definitions(
+    content: bytes, sections: Sequence[str] = SECTIONS, others: dict[str, Any] | None = None
+) -> Generator[None, None, Definitions]:
+    """The definitions by section, in steps. Raises Problem: it is no such file.
+
+    Args:
+        sections: the lists that are wanted.
+        others: gets the values of all other members.
+    """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise bad("the definitions have to be JSON in UTF-8") from None
     found: Definitions = {}
     try:
-        yield from _read_object(text, found)
+        yield from _read_object(text, found, sections, {} if others is None else others)
     except (ValueError, IndexError, RecursionError) as error:
         raise bad(f"the definitions have to be a JSON object: {error}") from None
     return found
@@ -59,16 +65,18 @@ def definitions_of(found: Definitions) -> Iterator[tuple[str, Any]]:
             yield section, json.loads(text)
 
 
-def _read_object(text: str, found: Definitions) -> Generator[None, None, None]:
+def _read_object(
+    text: str, found: Definitions, sections: Sequence[str], others: dict[str, Any]
+) -> Generator[None, None, None]:
     at = _expect(text, 0, "{")
     at = _after(text, at)
     while text[at] != "}":
         name, at = _DECODER.raw_decode(text, at)
         at = _after(text, _expect(text, at, ":"))
-        if text[at] == "[" and name in SECTIONS:
+        if text[at] == "[" and name in sections:
             at = yield from _read_list(text, at, found.setdefault(name, []))
         else:
-            _, at = _DECODER.raw_decode(text, at)
+            others[name], at = _DECODER.raw_decode(text, at)
         at = _after(text, at)
         if text[at] == ",":
             at = _after(text, at + 1)

@@ -23,6 +23,14 @@ SAMPLES_MAX: Final = 20_000
 """Objects whose last sample is remembered, some 300 bytes each. Of more, the rates are 0."""
 
 
+NO_RATE: Final[Mapping[str, float]] = {"rate": 0.0}
+"""Shared by all that do not change."""
+_DETAILS: Final = {name: f"{name}_details" for name in (*COUNTERS, *GAUGES)}
+
+Rater = Callable[[object, Mapping[str, int]], Mapping[str, float]]
+"""Takes a sample of the numbers of an object; returns the changes of each in a second."""
+
+
 class _Sample(NamedTuple):
     at: float
     values: Mapping[str, int]
@@ -54,6 +62,11 @@ class Rates:
         self._samples.add(key, _Sample(now, values, rates))
         return rates
 
+    def rates_of_many(self, count: int) -> Rater:
+        """`rates` for each object of a list of so many. Of more than are remembered no sample is
+        taken: each would be forgotten before the next question, and the rates are 0."""
+        return self.rates if count <= SAMPLES_MAX else _no_rates
+
     def with_rates(self, key: object, values: Mapping[str, int]) -> dict[str, Any]:
         """The numbers of an object, and the rate of each in a field `..._details`."""
         rates = self.rates(key, values)
@@ -62,6 +75,21 @@ class Rates:
             row[name] = value
             row[f"{name}_details"] = {"rate": rates.get(name, 0.0)}
         return row
+
+
+def _no_rates(_key: object, _values: Mapping[str, int]) -> Mapping[str, float]:
+    return {}
+
+
+def with_details(
+    values: Mapping[str, int], rates: Mapping[str, float], names: Sequence[str]
+) -> dict[str, Any]:
+    """Some numbers of an object, and behind them the rate of each."""
+    found: dict[str, Any] = {name: values[name] for name in names}
+    for name in names:
+        rate = rates.get(name, 0.0)
+        found[_DETAILS[name]] = {"rate": rate} if rate else NO_RATE
+    return found
 
 
 def picked(shown: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def import_group(engine: Engine) -> Group:
         return Refusals(refused=[str(remark) for remark in taken.remarks])
 
     return Group(
-        name="definitions",
+        name="rabbitmq-definitions",
         about="What RabbitMQ exports: users, permissions, exchanges, queues and bindings.",
         operations=[
             Operation(

@@ -7,6 +7,7 @@ once for its key, of which a few bytes stay, and once to be shown.
 
 Rules:
 
+* A number that many lists are sorted by is asked of the entry (`Items.key`), without its row.
 * Names are taken when the request comes. What goes meanwhile is left out of the rows.
 * Names are sorted in stretches, and merged as they are used: no step sorts more than STEP_ENTRIES.
 * `name`, `use_regex`, `page`, `page_size`, `pagination`, `sort`, `sort_reverse` and `columns` are
@@ -21,12 +22,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from polymq.admin.written_answers import Steps
 from polymq.management.errors import bad
 from polymq.management.filters import Matcher, matcher_of
 from polymq.management.json_values import encode
 
 STEP_ENTRIES: Final = 1_000
 """Names that are looked at in one step."""
+STEP_KEYS: Final = 200
+"""Entries whose numbers are looked at in one step."""
 STEP_ROWS: Final = 20
 """Rows that are made in one step: below a millisecond."""
 PAGE_SIZE_DEFAULT: Final = 100
@@ -47,12 +51,14 @@ class Items:
         row: the row of an entry; None: it is gone.
         name: of an entry, for filters; without it there is no order but the one of `entries`.
         wants: whether the caller may see the entry; None: it sees all.
+        key: what the list is sorted by, if that is known without the row; None: the entry is gone.
     """
 
     entries: Iterable[Entry]
     row: Callable[[Entry], Row | None]
     name: Callable[[Entry], str] | None = None
     wants: Callable[[Entry], bool] | None = None
+    key: Callable[[Entry], float | None] | None = None
 
 
 def itself(row: Row) -> Row:
@@ -105,10 +111,6 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
         raise bad(f"{name} has to be a number from 1 on, not {text!r}")
     return int(text)
-
-
-Steps = Generator[bytes | None, None, None]
-"""Parts of an answer; None: nothing yet, let others have their turn."""
 
 
 def write_list(items: Items, wanted: Wanted) -> Steps:
@@ -182,6 +184,8 @@ def _ordered(
         counts: if it is not empty, all entries are looked at now, and are counted in it.
     """
     name, sort = items.name, wanted.sort
+    if name is not None and sort == ["name"]:
+        sort = None
     if name is None and sort is None and items.wants is None and not counts:
         return iter(items.entries)
     stretches: list[list[Any]] = []
@@ -246,6 +250,13 @@ def _keyed(
     items: Items, entries: Sequence[Entry], path: Sequence[str]
 ) -> Generator[None, None, list[tuple[Any, Entry]]]:
     keyed: list[tuple[Any, Entry]] = []
+    if items.key is not None:
+        for begin in range(0, len(entries), STEP_KEYS):
+            some = entries[begin : begin + STEP_KEYS]
+            numbers = zip(map(items.key, some), some, strict=True)
+            keyed += [((1, number), entry) for number, entry in numbers if number is not None]
+            yield
+        return keyed
     for index, entry in enumerate(entries, 1):
         row = items.row(entry)
         if row is not None:

@@ -16,6 +16,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from polymq.admin.written_answers import Steps
 from polymq.broker.port import (
     FLUSHED,
     BrokerPort,
@@ -39,6 +40,7 @@ from polymq.management.callers import Caller, Rank
 from polymq.management.context import Context
 from polymq.management.errors import bad, missing
 from polymq.management.exchanges import exchange_name
+from polymq.management.payloads import Encoding, Shown, write_messages
 from polymq.management.properties import decode_properties, encode_properties
 from polymq.management.routing import Call, Route
 
@@ -58,7 +60,7 @@ ACK_MODES: Final = (
 class _Got(NamedTuple):
     """A message that was got, and what gives it back."""
 
-    row: Mapping[str, Any]
+    shown: Shown
     payload_bytes: int
     holder: QueueConsumer
     offset: int
@@ -100,13 +102,11 @@ class MessageHandlers:
 
     # --- get ------------------------------------------------------------------------------
 
-    async def _get(self, call: Call) -> list[Mapping[str, Any]]:
+    async def _get(self, call: Call) -> Steps:
         found, body = self._context.queue(call), call.body
         count = min(body.number("count"), GET_COUNT_MAX)
         mode = _ack_mode(body)
-        encoding = body.text("encoding", "auto")
-        if encoding not in ("auto", "base64"):
-            raise bad(f"Unsupported encoding {encoding!r}: use auto or base64")
+        encoding = _encoding(body)
         truncate = body.number("truncate") if "truncate" in body.value else None
         port = call.caller.port
         owner = found.owner if call.caller.operates else None
@@ -115,7 +115,7 @@ class MessageHandlers:
         try:
             size = 0
             while len(got) < count and size < GET_BYTES_MAX:
-                one = await _get_one(port, found.name, owner, encoding, truncate)
+                one = await _get_one(port, found.name, owner, truncate)
                 if one is None:
                     break
                 got.append(one)
@@ -123,7 +123,7 @@ class MessageHandlers:
             done = True
         finally:
             _settle(got, mode if done else ACK_MODES[0])
-        return [one.row for one in got]
+        return write_messages([one.shown for one in got], encoding)
 
 
 def _store(
@@ -183,6 +183,14 @@ def _payload(body: Body) -> bytes:
         raise bad("the payload is not in base64") from None
 
 
+def _encoding(body: Body) -> Encoding:
+    match body.text("encoding", "auto"):
+        case "auto" | "base64" as encoding:
+            return encoding
+        case encoding:
+            raise bad(f"Unsupported encoding {encoding!r}: use auto or base64")
+
+
 def _ack_mode(body: Body) -> str:
     if "ackmode" not in body.value and "requeue" in body.value:  # what it was before 3.7
         return ACK_MODES[0] if body.flag("requeue", True) else ACK_MODES[1]
@@ -193,7 +201,7 @@ def _ack_mode(body: Body) -> str:
 
 
 async def _get_one(
-    port: BrokerPort, queue: str, owner: object, encoding: str, truncate: int | None
+    port: BrokerPort, queue: str, owner: object, truncate: int | None
 ) -> _Got | None:
     """The next message of a queue; None if there is none. Raises Refused."""
     answer: asyncio.Future[_Got | None] = asyncio.get_running_loop().create_future()
@@ -208,8 +216,9 @@ async def _get_one(
             return
         (message,) = delivery.messages()
         raw = mapping.message_properties(message, delivery.delivery_count)
-        row = _row(message, raw, delivery.redelivered, ready_count, encoding, truncate)
-        answer.set_result(_Got(row, len(message.body), holder, delivery.first_offset))
+        row = _row(message, raw, delivery.redelivered, ready_count)
+        shown = Shown(row, memoryview(message.body)[:truncate])
+        answer.set_result(_Got(shown, len(message.body), holder, delivery.first_offset))
 
     port.queues.get(queue, took, owner=owner)
     try:
@@ -220,17 +229,8 @@ async def _get_one(
         raise
 
 
-def _row(
-    message: Message,
-    raw: bytes,
-    redelivered: bool,
-    ready_count: int,
-    encoding: str,
-    truncate: int | None,
-) -> Mapping[str, Any]:
+def _row(message: Message, raw: bytes, redelivered: bool, ready_count: int) -> Mapping[str, Any]:
     exchange, key = exchange_and_key(message.topic, message.tag, message.properties)
-    body = message.body if truncate is None else message.body[:truncate]
-    text, how = _text(body, encoding)
     return {
         "payload_bytes": len(message.body),
         "redelivered": redelivered,
@@ -238,18 +238,7 @@ def _row(
         "routing_key": key,
         "message_count": ready_count,
         "properties": decode_properties(raw),
-        "payload": text,
-        "payload_encoding": how,
     }
-
-
-def _text(body: bytes, encoding: str) -> tuple[str, str]:
-    if encoding == "auto":
-        try:
-            return body.decode(), "string"
-        except UnicodeDecodeError:
-            pass
-    return base64.b64encode(body).decode(), "base64"
 
 
 def _settle(got: list[_Got], mode: str) -> None:

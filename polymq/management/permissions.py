@@ -145,6 +145,7 @@ class PermissionHandlers:
         written = {field: text_of(value, field) for field in ACTIONS}
         rules = wanted_rules(name, written)
         before = self._own(name)
+        self._users.check_new_rules(name, rules)  # before the first of them is added
         position = Position(0)
         for rule in rules:
             if rule not in before:

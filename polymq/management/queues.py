@@ -14,14 +14,16 @@ from polymq.management.callers import Rank
 from polymq.management.consumers import consumers_of_queue
 from polymq.management.context import Context
 from polymq.management.errors import bad
-from polymq.management.figures import COUNTERS, GAUGES, picked
+from polymq.management.figures import COUNTERS, GAUGES, Rater, with_details
 from polymq.management.json_values import plain
-from polymq.management.lists import Items
+from polymq.management.lists import Items, wanted_of
 from polymq.management.routing import VHOST, Call, Created, Route
 from polymq.steps import in_steps
 
 QUEUE_TYPE: Final = "x-queue-type"
 CLASSIC: Final = "classic"
+_SORTED: Final = frozenset((name,) for name in (*GAUGES, "consumers"))
+"""Fields that a list is sorted by without making its rows."""
 _ACTIONS: Final = ("sync", "cancel_sync")
 
 
@@ -45,6 +47,19 @@ def counts_of(found: NamedQueue) -> dict[str, int]:
         "deliver_get": delivered,
         "ack": settled,
     }
+
+
+def number_of(found: NamedQueue, name: str) -> int:
+    """One of the numbers that most lists are sorted by, without those around it."""
+    if name == "consumers":
+        return len(found.group.registrations)
+    number = 0
+    for group in found.group.all_groups():
+        if name != "messages_unacknowledged":
+            number += group.ready_count
+        if name != "messages_ready":
+            number += group.cursor.outstanding_count
+    return number
 
 
 class QueueHandlers:
@@ -74,10 +89,18 @@ class QueueHandlers:
 
     async def _list(self, call: Call) -> Items:
         queues, engine, caller = self._named.queues, self._engine, call.caller
+        wanted = wanted_of(call.query)
+        shown_count = len(queues) if wanted.page is None else wanted.page_size
+        rates = self._context.rates.rates_of_many(shown_count)
 
         def row(name: str) -> Mapping[str, Any] | None:
             found = queues.get(name)
-            return None if found is None else self.row(found)
+            return None if found is None else self.row(found, rates)
+
+        def number(name: str) -> int | None:
+            found = queues.get(name)
+            assert wanted.sort is not None
+            return None if found is None else number_of(found, wanted.sort[0])
 
         def wants(name: str) -> bool:
             found = queues.get(name)
@@ -88,13 +111,18 @@ class QueueHandlers:
             row=row,
             name=str,
             wants=None if caller.sees_all else wants,
+            key=number if wanted.sort is not None and tuple(wanted.sort) in _SORTED else None,
         )
 
-    def row(self, found: NamedQueue) -> dict[str, Any]:
-        """What lists show of a queue."""
+    def row(self, found: NamedQueue, rates: Rater | None = None) -> dict[str, Any]:
+        """What lists show of a queue.
+
+        Args:
+            rates: those of its numbers; None: a sample is taken.
+        """
         terms, pause, node = found.terms, found.pause, self._context.node.name
         counts = counts_of(found)
-        shown = self._context.rates.with_rates(("queue", found.name), counts)
+        changes = (rates or self._context.rates.rates)(("queue", found.name), counts)
         kind = terms.arguments.get(QUEUE_TYPE, CLASSIC)
         row: dict[str, Any] = {
             "name": found.name,
@@ -103,7 +131,7 @@ class QueueHandlers:
             "durable": terms.durable,
             "auto_delete": terms.auto_delete,
             "exclusive": terms.exclusive,
-            "arguments": plain(terms.arguments),
+            "arguments": plain(terms.arguments) if terms.arguments else {},
             "node": node,
             "state": "running",
             "paused": None if pause is None else {"since_ms": pause.since_ms, "by": pause.by},
@@ -118,8 +146,8 @@ class QueueHandlers:
             "memory": 0,
             "messages_ram": 0,
             "messages_persistent": counts["messages"] if terms.durable else 0,
-            "message_stats": picked(shown, COUNTERS),
-            **picked(shown, GAUGES),
+            "message_stats": with_details(counts, changes, COUNTERS),
+            **with_details(counts, changes, GAUGES),
         }
         if kind != CLASSIC:
             row |= {"leader": node, "members": [node], "online": [node]}

@@ -42,7 +42,8 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[Any]]
-"""Returns what is sent as JSON, `lists.Items` for a list, `Created`, or None for nothing (204)."""
+"""Returns what is sent as JSON, its text in steps, `lists.Items` for a list, `Created`, or None for
+nothing (204)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,15 @@ this listener that the page has chosen, with what the operator once typed as a p
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import socket
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final
 
 from aiohttp import web
 
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX, AdminConnection
 from polymq.admin.web_listener import WebListener
+from polymq.admin.written_answers import JSON, written
 from polymq.broker.errors import Refused, StorageFailed
 from polymq.gateways.http_cloudevents.cycle_free import EVERYTHING, forget_frames
 from polymq.host_header import is_of_host, names_this_machine
@@ -40,7 +38,6 @@ from polymq.management.json_values import encode
 from polymq.management.lists import (
     Items,
     Sections,
-    Steps,
     wanted_of,
     write_list,
     write_sections,
@@ -48,13 +45,9 @@ from polymq.management.lists import (
 from polymq.management.routing import Call, Created, Route, Table
 from polymq.net.budget import Share
 from polymq.net.tls_source import TlsSource
-from polymq.steps import SLICE_SECONDS
 
 CONNECTIONS_MAX: Final = ADMIN_CONNECTIONS_MAX
-JSON: Final = "application/json"
 HEADERS: Final = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
-PART_BYTES: Final = 64 * 1024
-"""Of an answer that is written in parts: as many go out at once, at least."""
 
 
 class ManagementServer:
@@ -138,9 +131,11 @@ class ManagementServer:
         if isinstance(found, Created):
             return _created(found)
         if isinstance(found, Items):
-            return await _listed(request, write_list(found, wanted_of(request.query)))
+            return await written(request, write_list(found, wanted_of(request.query)), HEADERS)
         if isinstance(found, Sections):
-            return await _listed(request, write_sections(found))
+            return await written(request, write_sections(found), HEADERS)
+        if isinstance(found, Generator):
+            return await written(request, found, HEADERS)
         return web.Response(body=encode(found), content_type=JSON, headers=HEADERS)
 
     def _guard(self, request: web.Request) -> None:
@@ -174,43 +169,6 @@ def _created(found: Created) -> web.Response:
     if found.location:
         headers["Location"] = found.location
     return web.Response(status=201, headers=headers)
-
-
-async def _listed(request: web.Request, steps: Steps) -> web.StreamResponse:
-    """A long answer, of which parts are written while the others are made."""
-    first = await _next_part(steps)
-    if first is None or request.method == "HEAD":
-        steps.close()
-        return web.Response(content_type=JSON, headers=HEADERS)
-    following = await _next_part(steps)
-    if following is None:  # it is short, as nearly all are
-        return web.Response(body=first, content_type=JSON, headers=HEADERS)
-    response = web.StreamResponse(headers={**HEADERS, "Content-Type": JSON})
-    with contextlib.closing(steps):
-        await response.prepare(request)
-        await response.write(first)
-        part: bytes | None = following
-        while part is not None:
-            await response.write(part)
-            part = await _next_part(steps)
-        await response.write_eof()
-    return response
-
-
-async def _next_part(steps: Steps) -> bytes | None:
-    """Make at least PART_BYTES more, with pauses for others; None at the end."""
-    parts: list[bytes] = []
-    size, begin = 0, time.perf_counter()
-    for part in steps:
-        if part is not None:
-            parts.append(part)
-            size += len(part)
-            if size >= PART_BYTES:
-                break
-        if time.perf_counter() - begin > SLICE_SECONDS:
-            await asyncio.sleep(0)
-            begin = time.perf_counter()
-    return b"".join(parts) if parts else None
 
 
 def _refusal(problem: Problem) -> web.Response:

@@ -12,12 +12,14 @@ from aiohttp import web
 
 from polymq.admin.api import read_body, read_query
 from polymq.admin.backups import BackupHandlers
+from polymq.admin.gateways import Gateways
 from polymq.admin.groups import all_groups
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Group, Made
 from polymq.admin.trace import TraceHandlers
 from polymq.broker.port import Position
+from polymq.definitions.group import DefinitionHandlers
 from polymq.management.import_group import import_group
 from polymq.net.budget import Budget
 from polymq.replicating import Replication
@@ -60,7 +62,8 @@ def groups_of(broker: Broker, connections: Iterable[Any] = ()) -> list[Group]:
     names = MqttNames(broker.port, "")
     traces = TraceHandlers(broker.engine, names)
     groups = all_groups(shown_node(broker), committed, names, traces, lambda: connections)
-    return [*groups, import_group(broker.engine)]
+    definitions = DefinitionHandlers(broker.engine, Gateways())
+    return [*groups, import_group(broker.engine), definitions.group()]
 
 
 class Api:

@@ -9,7 +9,7 @@ import pytest
 from polymq.management.bodies import Body
 from polymq.management.callers import Rank
 from polymq.management.errors import Problem
-from polymq.management.figures import RATE_SECONDS_MAX, Rates
+from polymq.management.figures import RATE_SECONDS_MAX, SAMPLES_MAX, Rates, with_details
 from polymq.management.routing import Call, Route, Table
 from polymq.management.tags import BadTag, read_tags, roles_of, tags_of
 
@@ -43,6 +43,21 @@ def test_rates_are_what_has_changed_between_questions() -> None:
     assert rates.with_rates("q", {"n": 20})["n_details"] == {"rate": -2.0}
     at[0] += RATE_SECONDS_MAX + 1
     assert rates.with_rates("q", {"n": 2000})["n_details"] == {"rate": 0.0}
+
+
+def test_of_more_than_are_remembered_no_sample_is_taken() -> None:
+    """Each would push out one that the next question needs."""
+    at = [100.0]
+    rates = Rates(lambda: at[0])
+    rates.rates_of_many(SAMPLES_MAX)("q", {"n": 10})
+    at[0] += 5
+    assert rates.rates_of_many(SAMPLES_MAX + 1)("q", {"n": 30}) == {}
+    assert rates.rates_of_many(1)("q", {"n": 30}) == {"n": 4.0}
+    assert with_details({"messages": 3}, {"messages": 4.0}, ["messages"]) == {
+        "messages": 3,
+        "messages_details": {"rate": 4.0},
+    }
+    assert with_details({"ack": 3}, {}, ["ack"])["ack_details"] == {"rate": 0.0}
 
 
 async def _handler(_call: Call) -> None:

@@ -1,0 +1,1 @@
+"""Definitions: everything that operators have configured in the log, as one document."""
