@@ -63,7 +63,7 @@ from polymq.core_log.kernels.layout import (
 from polymq.core_log.key_index import KeyIndex
 from polymq.core_log.packs import PACKS_NAME
 from polymq.core_log.queue_index import Index, QueueIndex
-from polymq.core_log.reader import LogReader
+from polymq.core_log.reader import LogReader, Walk
 from polymq.core_log.record import Record
 from polymq.core_log.recovery import LOCK_NAME, LOG_NAME, RecoveryReport, recover
 from polymq.core_log.segments import Segments
@@ -387,6 +387,11 @@ class Store:
         if len(memory) < RECORD_BODY_AT or memory[4:8] != MAGIC_V1.to_bytes(4, "big"):
             raise CorruptRecord(position, "no record starts there")
         return int.from_bytes(memory[RECORD_STORE_MS_AT : RECORD_STORE_MS_AT + 8], "big")
+
+    def walk(self, position: int) -> Walk:
+        """All records from a record's place on, from the disk, as far as they are sound. Any
+        thread."""
+        return self._reader.walk(position)
 
     def record_at(self, position: int) -> Record:
         """The record at `position`, from the disk, checked. Any thread. Raises CorruptRecord."""

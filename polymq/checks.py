@@ -10,6 +10,7 @@ from polymq.name_server import names_credentials
 from polymq.replication_settings import check_settings
 from polymq.servers import check_tls
 from polymq.settings import Settings
+from polymq.telemetry.telemetry import check_telemetry
 
 
 def check_all(settings: Settings) -> None:
@@ -20,3 +21,4 @@ def check_all(settings: Settings) -> None:
     check_listeners_tls(settings)
     check_bridges(settings)
     names_credentials(settings)
+    check_telemetry(settings)

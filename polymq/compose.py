@@ -86,6 +86,7 @@ from polymq.settings import Settings, is_loopback
 from polymq.store_opening import code_of
 from polymq.store_report import store_probes
 from polymq.sys_figures import ServerTopics, make_sys_topics
+from polymq.telemetry.telemetry import Telemetry
 from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
 from polymq.tls_files import TlsFiles, TlsWatch
 from polymq.upkeep import Upkeep
@@ -142,6 +143,7 @@ class Node:
         self._registration: Registration | None = None
         self._name_server: NameServerThread | None = None
         self._outside = OutsideLogins(settings)
+        self._telemetry: Telemetry
         self.replication: Replication
         self.unwritten: list[Callable[[], object]] = []
         """Files for which the disk had no room: they are to be written later."""
@@ -245,6 +247,7 @@ class Node:
             tls_files=self._tls_files,
             tls_watch=self._tls_watch,
             outside=self._outside,
+            telemetry=self._telemetry,
             sys_values=self._sys_topics and self._sys_topics.values,
         )
         apply = prepare(running, self._settings, settings)
@@ -354,10 +357,13 @@ class Node:
             sys_topics = self._sys_topics = self._make_sys_topics(context, bridges.states)
         events = event_probes(sys_topics and sys_topics.events)
         reloads = [] if self._reloader is None else self._reloader.probes()
+        telemetry = self._telemetry = Telemetry(settings, self._engine, self._store)
         exposition = self._make_exposition(
-            [*events, *bridges.probes(), *backups.probes(), *reloads]
+            [*events, *bridges.probes(), *backups.probes(), *reloads, *telemetry.probes()]
         )
         self._stack.append(exposition.stop)
+        telemetry.start(exposition)
+        self._stack.append(telemetry.stop)
         ports: dict[str, int | None] = {}
         tls_files = self._tls_files
         if settings.metrics.enabled:

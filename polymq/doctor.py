@@ -36,6 +36,7 @@ from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
 from polymq.store_report import size
+from polymq.telemetry.telemetry import check_telemetry
 from polymq.tls import make_tls, warn_of_dates
 
 PYTHON_MIN: Final = (3, 11)
@@ -77,6 +78,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield check_durability(settings)
     yield from check_certificate(settings)
     yield from check_logins(settings)
+    yield from check_collector(settings)
     yield from check_ports(settings)
 
 
@@ -257,6 +259,18 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
     warn_of_dates(settings.tls, datetime.now(UTC), warnings.append)
     status = Status.WORSE if warnings else Status.GOOD
     yield Finding(name="tls", status=status, text="; ".join(warnings) or settings.tls.certificate)
+
+
+def check_collector(settings: Settings) -> Iterator[Finding]:
+    """Whether telemetry is configured as it can be. Nothing is sent."""
+    if not settings.telemetry.enabled:
+        return
+    try:
+        check_telemetry(settings)
+    except Failure as failure:
+        yield Finding(name="telemetry", status=Status.BAD, text=str(failure))
+        return
+    yield Finding(name="telemetry", status=Status.GOOD, text=settings.telemetry.endpoint)
 
 
 def check_logins(settings: Settings) -> Iterator[Finding]:

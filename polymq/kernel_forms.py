@@ -27,6 +27,7 @@ KERNELS: Final[tuple[str, ...]] = (
     "polymq.core_log.kernels.index_end",
     "polymq.core_log.kernels.keys",
     "polymq.core_log.kernels.log_end",
+    "polymq.core_log.kernels.traced",
     "polymq.core_log.kernels.walking",
     "polymq.core_log.kernels.writing",
     "polymq.broker.kernels.delivery",

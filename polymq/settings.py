@@ -54,6 +54,7 @@ from polymq.setting_kinds import (
     Section,
     TlsPort,
 )
+from polymq.telemetry_settings import TelemetrySettings
 
 ENVIRONMENT_PREFIX: Final = "POLYMQ_"
 NESTED: Final = "__"
@@ -439,6 +440,7 @@ class Settings(Section):
     admin: AdminSettings = AdminSettings()
     api: ApiSettings = ApiSettings()
     metrics: MetricsSettings = MetricsSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     management: ManagementSettings = ManagementSettings()
     storage: StorageSettings = StorageSettings()
     topics: TopicDefaults = TopicDefaults()

@@ -11,6 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp
 
+from polymq.core_log.kernels.base64 cimport decode_base64
 from polymq.core_log.kernels.numbers cimport get32, get64, put32, put64
 from polymq.core_log.kernels.record cimport (
     BODY_AT, BODY_SIZE_AT, POSITION_AT, PROPERTY_CRC_SIZE, SYSTEM_TOPIC, SYSTEM_TOPIC_SIZE,
@@ -67,45 +68,6 @@ def key_hash(bytes topic, bytes key):
         <const uint8_t *>PyBytes_AS_STRING(topic), len(topic),
         <const uint8_t *>PyBytes_AS_STRING(key), len(key),
     )
-
-
-cdef inline int digit_of(uint8_t letter) noexcept nogil:
-    """The six bits of a letter of base64, or -1."""
-    if 65 <= letter <= 90:
-        return letter - 65
-    if 97 <= letter <= 122:
-        return letter - 71
-    if 48 <= letter <= 57:
-        return letter + 4
-    if letter == 43:
-        return 62
-    return 63 if letter == 47 else -1
-
-
-cdef Py_ssize_t decode_base64(const uint8_t *at, Py_ssize_t size, uint8_t *out) noexcept nogil:
-    """Decode; returns the bytes, or -1 if it is not base64 in its strict form."""
-    cdef Py_ssize_t index, written = 0
-    cdef int digit, missing = 0, digit_at
-    cdef uint32_t value
-    if size % 4 or size > 32768:
-        return -1
-    if size and at[size - 1] == 61:
-        missing = 2 if at[size - 2] == 61 else 1
-    for index in range(0, size, 4):
-        value = 0
-        for digit_at in range(4):
-            if index + digit_at >= size - missing:
-                digit = 0
-            else:
-                digit = digit_of(at[index + digit_at])
-                if digit < 0:
-                    return -1
-            value = value << 6 | <uint32_t>digit
-        out[written] = <uint8_t>(value >> 16)
-        out[written + 1] = <uint8_t>(value >> 8)
-        out[written + 2] = <uint8_t>value
-        written += 3
-    return written - missing
 
 
 cdef Py_ssize_t message_id(const uint8_t *raw, Py_ssize_t size,

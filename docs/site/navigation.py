@@ -54,6 +54,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/security-checklist",
         "docs/security",
         "docs/monitoring",
+        "docs/telemetry",
         "docs/troubleshooting",
         "docs/console",
         "docs/mqtt-operators",

@@ -63,7 +63,7 @@ class HttpService(Generic[Q, V]):
         section = self._section
         return (
             client_tls(settings.ca, f"{section}.ca"),
-            _header(settings.header_file, f"{section}.header_file"),
+            read_header(settings.header_file, f"{section}.header_file"),
         )
 
     def prepare(self, settings: AskedSettings) -> Callable[[], None]:
@@ -129,7 +129,15 @@ async def _leave(caller: Caller, asked: Iterable[asyncio.Task[None]]) -> None:
     await caller.close()
 
 
-def _header(file: str, setting: str) -> Mapping[str, str]:
+def read_header(file: str, setting: str) -> Mapping[str, str]:
+    """The header in a file; none without a file.
+
+    Args:
+        setting: that names the file.
+
+    Raises:
+        Failure: USAGE, it cannot be used.
+    """
     if not file:
         return {}
     text = read_secret_file(file, setting).decode("latin-1")

@@ -1,4 +1,4 @@
-"""Requests to services that decide about logins (`outside_urls.py` says which URLs may be called).
+"""Requests to services outside (`outside_urls.py` says which URLs may be called).
 
 Rules:
 
@@ -63,6 +63,7 @@ class Caller:
         connections_max: how many calls may be under way; others wait within their time.
         seconds_max, size_max: of one call and its answer.
         headers: that are sent with each call.
+        media_type: of the bodies that are sent.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class Caller:
         seconds_max: float,
         size_max: int,
         headers: Mapping[str, str] | None = None,
+        media_type: str = "application/json",
     ) -> None:
         self._url = url
+        self._media_type = media_type
         self._seconds_max = seconds_max
         self._size_max = size_max
         self._session = aiohttp.ClientSession(
@@ -94,7 +97,7 @@ class Caller:
         """The body of the answer with status 200.
 
         Args:
-            body: JSON, if there is one.
+            body: what is sent, if anything is.
 
         Raises:
             CallFailed: there is none in time, or none that counts.
@@ -118,7 +121,7 @@ class Caller:
             method,
             self._url,
             data=body,
-            headers=None if body is None else {"Content-Type": "application/json"},
+            headers=None if body is None else {"Content-Type": self._media_type},
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None),
         ) as response:

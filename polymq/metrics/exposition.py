@@ -2,16 +2,18 @@
 
 A server with very many queues has much to look at for one answer, so the answer is put together in
 steps (`steps.py`), between which the server serves its clients. First the *surveys* look at
-queues, sessions and groups, and store what they find. Then each probe is asked, and rendered.
+queues, sessions and groups, and store what they find. Then each probe is asked, and then all is
+rendered.
 
 While an answer is being made, whoever asks gets the same one: the work is done once, however many
-monitors there are.
+monitors there are. Telemetry, which sends the same metrics, is one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Final, Protocol
 
 import prometheus_client
@@ -72,50 +74,74 @@ class Exposition:
             prometheus_client.ProcessCollector(registry=own),
             prometheus_client.PlatformCollector(registry=own),
         )
+        self._asking: asyncio.Task[list[Metric]] | None = None
         self._under_way: asyncio.Task[bytes] | None = None
 
-    def steps(self) -> Generator[Any, Any, bytes]:
-        """Put the answer together."""
+    def _steps(self) -> Generator[Any, Any, list[Metric]]:
+        """Ask for all metrics."""
         for survey in self._surveys:
             yield from survey.steps()
-        parts: list[bytes] = []
+        found: list[Metric] = []
         for probe in self.probes:
-            metric = metric_of(probe)
+            found.append(metric_of(probe))
             yield
-            for part in _rendered(metric):
-                parts.append(part)
-                yield
         for collector in self._process:
-            for metric in collector.collect():
-                parts += _rendered(metric)
+            found += collector.collect()
             yield
-        return b"".join(parts)
+        return found
+
+    async def metrics(self) -> list[Metric]:
+        """All metrics, as they are now. They are shared, and not to be changed."""
+        task = self._asking
+        if task is None:
+            task = asyncio.get_running_loop().create_task(in_steps(self._steps(), self._reading))
+            self._asking = task
+            task.add_done_callback(self._asked)
+        return await asyncio.shield(task)  # who goes leaves the others theirs
+
+    def _asked(self, _task: asyncio.Task[list[Metric]]) -> None:
+        self._asking = None
 
     async def text(self) -> bytes:
         """The answer."""
         task = self._under_way
         if task is None:
-            task = asyncio.get_running_loop().create_task(in_steps(self.steps(), self._reading))
+            task = asyncio.get_running_loop().create_task(self._text())
             self._under_way = task
             task.add_done_callback(self._made)
         return await asyncio.shield(task)  # a monitor that goes leaves the others theirs
+
+    async def _text(self) -> bytes:
+        return await in_steps(_text_of(await self.metrics()))
 
     def _made(self, _task: asyncio.Task[bytes]) -> None:
         self._under_way = None  # nobody needs it any more
 
     async def stop(self) -> None:
         """Give up an answer that is being made."""
-        if self._under_way is not None:
-            self._under_way.cancel()
-            await asyncio.wait((self._under_way,))
+        tasks = [task for task in (self._under_way, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _text_of(metrics: Iterable[Metric]) -> Generator[None, None, bytes]:
+    """The lines of all metrics."""
+    parts: list[bytes] = []
+    for metric in metrics:
+        for part in _rendered(metric):
+            parts.append(part)
+            yield
+    return b"".join(parts)
 
 
 def _rendered(metric: Metric) -> Iterator[bytes]:
     """The lines of a metric, so many at a time. What describes it comes once, before the first."""
-    samples = metric.samples
+    samples, part = metric.samples, copy(metric)
     for first in range(0, len(samples), SAMPLES_AT_ONCE):
-        metric.samples = samples[first : first + SAMPLES_AT_ONCE]
-        text = prometheus_client.generate_latest(_Part(metric))
+        part.samples = samples[first : first + SAMPLES_AT_ONCE]
+        text = prometheus_client.generate_latest(_Part(part))
         yield text if first == 0 else _without_comments(text)
     if not samples:
         yield prometheus_client.generate_latest(_Part(metric))

@@ -19,6 +19,7 @@ from polymq.logs import change_logs
 from polymq.mqtt_listeners import listener_terms, tls_for
 from polymq.servers import amqp_limits, mqtt_terms, webhook_settings
 from polymq.settings import Settings
+from polymq.telemetry.telemetry import Telemetry
 from polymq.tls_files import TlsFiles, TlsWatch
 from polymq.upkeep import Upkeep
 
@@ -43,6 +44,7 @@ class Running:
     tls_files: TlsFiles
     tls_watch: TlsWatch
     outside: OutsideLogins
+    telemetry: Telemetry
     sys_values: SysValues | None
 
 
@@ -62,6 +64,7 @@ def prepare(running: Running, before: Settings, settings: Settings) -> Step:
     steps: list[Step] = [
         running.tls_files.prepare(partial(tls_for, settings)),
         *running.outside.prepare(settings),
+        running.telemetry.prepare(settings),
         partial(change_engine, running.engine, changeable_of(settings)),
         *_of_servers(running.servers, before, settings),
         *_of_services(running.engine, before, settings),

@@ -31,6 +31,7 @@ SWITCHES: Final[Mapping[str, Callable[[Settings], object]]] = {
     "jwt": lambda settings: (settings.jwt.enabled, bool(settings.jwt.jwks_url)),
     "login_service": lambda settings: _asked(settings.login_service),
     "permission_service": lambda settings: _asked(settings.permission_service),
+    "telemetry": lambda settings: settings.telemetry.enabled,
     "mqtt.session_queue_max": lambda settings: bool(settings.mqtt.session_queue_max),
     "mqtt.sys_interval_seconds": lambda settings: bool(settings.mqtt.sys_interval_seconds),
 }

@@ -45,6 +45,7 @@ FILES = {
     "permission_service.amqtt_config_file",
     "permission_service.header_file",
     "replication.secret_file",
+    "telemetry.header_file",
     "tls.key",
 }
 """The settings that name files which are not to be told."""

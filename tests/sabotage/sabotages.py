@@ -43,6 +43,7 @@ from tests.sabotage.of_the_sink import OF_THE_SINK
 from tests.sabotage.of_the_speed import OF_THE_SPEED
 from tests.sabotage.of_the_starts import OF_THE_STARTS
 from tests.sabotage.of_the_store import OF_THE_STORE
+from tests.sabotage.of_the_telemetry import OF_THE_TELEMETRY
 from tests.sabotage.of_the_traffic import OF_THE_TRAFFIC
 from tests.sabotage.of_the_turns import OF_THE_TURNS
 from tests.sabotage.of_the_users import OF_THE_USERS
@@ -92,5 +93,6 @@ SABOTAGES = (
     *OF_THE_REPLICATION,
     *OF_THE_SINK,
     *OF_THE_WAYS,
+    *OF_THE_TELEMETRY,
     *OF_THE_WEBSOCKETS,
 )

@@ -255,6 +255,13 @@ ELSEWHERE = {
     "jwt.jwks_url": "`test_a_set_of_keys_is_fetched_from_another_url`",
     "jwt.jwks_ca": "likewise",
     "mqtt.listeners.tls_crl": "as `tls.crl`",
+    "telemetry.endpoint": "`interop_tests/test_telemetry.py`, which needs the extra",
+    "telemetry.plain_hosts": "likewise, with the endpoint",
+    "telemetry.ca": "likewise, with the header",
+    "telemetry.header_file": "likewise",
+    "telemetry.interval_seconds": "likewise",
+    "telemetry.timeout_seconds": "likewise",
+    "telemetry.spans_per_second_max": "likewise",
 }
 """Settings that cannot be beside the others, and where they are tested."""
 

@@ -71,6 +71,7 @@ SWITCHED_ON = {
     *(f"tls.{key}" for key in ("certificate", "key", "client_ca", "crl")),
     *(f"jwt.{key}" for key in ("secret_file", "public_key_file", "jwks_file", "jwks_url")),
     *(f"{name}.{key}" for name in ("login_service", "permission_service") for key in ("url",)),
+    "telemetry.endpoint",
 }
 """Settings of parts that the base does not have: one of them switches the part on."""
 

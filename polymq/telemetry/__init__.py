@@ -1,0 +1,1 @@
+"""Metrics and spans for a collector of OpenTelemetry (docs/telemetry.md)."""
