@@ -10,6 +10,9 @@ TEXTS = "tests/polymq/console/test_dialogs.py"
 LINES = "tests/polymq/test_recent_lines.py"
 PAGES = "tests/polymq/admin/test_log_lines.py"
 
+SNIPPETS = "tests/polymq/console/test_snippets.py"
+ALL = "interop_tests/test_console_all_screens.py"
+
 OF_THE_CONSOLE = (
     Sabotage(
         name="a-trace-outlives-its-tab",
@@ -66,5 +69,29 @@ OF_THE_CONSOLE = (
         old="        if line.number <= query.since:\n",
         new="        if line.number < query.since:\n",
         tests=(PAGES,),
+    ),
+    Sabotage(
+        name="a-topic-ends-its-quotes",
+        why="who copies a program runs what the name of a topic says",
+        path="polymq/console/snippets/__init__.py",
+        old="    return json.dumps(text, ensure_ascii=False)\n",
+        new="    return f'\"{text}\"'\n",
+        tests=(SNIPPETS,),
+    ),
+    Sabotage(
+        name="programs-forget-the-login",
+        why="every copied program is refused by a broker with users",
+        path="polymq/console/snippets/__init__.py",
+        old='            if line.startswith("?") != bool(target.user):\n',
+        new='            if line.startswith("?") or target.user:\n',
+        tests=(SNIPPETS,),
+    ),
+    Sabotage(
+        name="a-reader-is-shown-buttons",
+        why="a reader finds buttons that end in a refusal",
+        path="polymq/console/lists.py",
+        old='        if action is not None and self._console.may(action("").right):\n',
+        new="        if action is not None:\n",
+        tests=(ALL,),
     ),
 )
