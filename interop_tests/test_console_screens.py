@@ -27,6 +27,8 @@ def test_a_trace_shows_packets_and_ends_with_its_tab(server: Server, browser: Br
     browser.click("Begin")
     browser.sees("name the client identifier to trace")
     browser.fill("Which", "device7")
+    browser.clear("Seconds")
+    browser.fill("Seconds", "3600")  # it does not end by itself while this test waits
     browser.click("Begin")
     browser.sees("TRACED")
     client.send(mqtt_wire.publish("things/a", b"secret body", qos=1, packet_id=1))

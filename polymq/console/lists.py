@@ -195,9 +195,9 @@ class _List:
         if self._sort is not None:
             asked["sort"] = self._sort.value
         self._asked_count += 1
-        number_of_this = self._asked_count
+        this = self._asked_count
         answer = await self._console.ask("GET", *screen.parts, query=asked)
-        if number_of_this != self._asked_count:
+        if this != self._asked_count:
             return  # another page or other filters were asked for meanwhile
         self._next = answer["next"]
         before, self._trends = self._trends, {}  # of rows that are gone, nothing is kept

@@ -161,6 +161,7 @@ def _show_own(console: Console) -> None:
             payload = ui.number("Payload bytes", value=0, min=0, max=4_096, format="%d").props(
                 "dense"
             )
+            payload.style("min-width: 8em")
 
             def begin() -> None:
                 login = console.login()
