@@ -78,6 +78,14 @@ class Browser:
         (field,) = until(lambda: self.driver.find_elements("css selector", script), label)
         field.send_keys(text)
 
+    def tab(self, label: str) -> None:
+        (found,) = [
+            one
+            for one in self.driver.find_elements("css selector", "[role=tab]")
+            if one.text.strip() == label
+        ]
+        found.click()
+
     def clear(self, label: str) -> None:
         script = f'input[aria-label="{label}"]'
         (field,) = until(lambda: self.driver.find_elements("css selector", script), label)

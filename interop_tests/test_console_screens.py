@@ -27,6 +27,8 @@ def test_a_trace_shows_packets_and_ends_with_its_tab(server: Server, browser: Br
     browser.click("Begin")
     browser.sees("name the client identifier to trace")
     browser.fill("Which", "device7")
+    browser.clear("Seconds")
+    browser.fill("Seconds", "3600")  # it does not end by itself while this test waits
     browser.click("Begin")
     browser.sees("TRACED")
     client.send(mqtt_wire.publish("things/a", b"secret body", qos=1, packet_id=1))
@@ -95,6 +97,11 @@ def test_a_topic_from_its_creation_to_its_end(server: Server, browser: Browser) 
     browser.click("Delete")
     browser.sees("Delete topic orders with 0 messages?")
     assert not browser.is_enabled("Delete", last=True)
+    browser.open("/limits")  # who leaves the question has said no
+    browser.sees("What it limits")
+    assert admin.good("GET", "/api/v1/topics/orders")["name"] == "orders"
+    browser.open("/topics/orders")
+    browser.click("Delete")
     browser.fill("Type orders to go on", "orders")
     until(lambda: browser.is_enabled("Delete", last=True), "the button")
     browser.click("Delete", last=True)
@@ -128,4 +135,24 @@ def test_the_log_is_searched(server: Server, browser: Browser) -> None:
     browser.click("other lines")
     browser.sees("Logger")
     until(lambda: "ban added" not in browser.text, "the other lines")
+    assert not browser.severe()
+
+
+def test_a_new_user_sees_a_message_go_through(server: Server, browser: Browser) -> None:
+    """The programs name this broker's ports and the chosen topic, and a message that is published
+    on the page is seen there."""
+    browser.open("/connect")
+    browser.sees(f"mqtt at port {server.mqtt_port}")
+    browser.sees("hello/#")
+    browser.open("/connect/plant%207")
+    browser.sees("no messages")
+    browser.sees("plant 7/#")
+    browser.tab("AMQP")
+    browser.sees("import pika")
+    browser.sees(f"amqp at port {server.amqp_port}")
+    browser.click("Publish")
+    browser.sees("stored at offset 0")
+    until(lambda: "no messages" not in browser.text, "the message")
+    browser.sees("hello")
+    assert Admin(server).good("GET", "/api/v1/topics/plant%207")["message_count"] == 1
     assert not browser.severe()

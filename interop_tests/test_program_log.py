@@ -81,6 +81,9 @@ def test_a_reader_reads_them_and_no_password_is_in_them(server: Server) -> None:
     shown = json.dumps([eve.good("GET", "/api/v1/audit"), eve.good("GET", "/api/v1/log")])
     assert "login failed" in shown
     assert "password-" not in shown
+    eve.good("GET", "/api/v1/caller")
+    refused = admin.good("GET", "/api/v1/audit?text=refused&user=eve")
+    assert refused["items"] == [], "to ask for one's rights is no refusal"
     admin.add("plain", password="right-password-1")
     nobody = caller_of(server, "plain", "right-password-1")
     assert nobody.ask("GET", "/api/v1/log")[0] == 403

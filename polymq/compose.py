@@ -408,7 +408,7 @@ class Node:
             )
         ports["admin"] = None
         if settings.admin.enabled:
-            ports |= await self._open_admin(exposition, backups)
+            ports |= await self._open_admin(exposition, backups, dict(ports))
         if settings.management.enabled:
             ports["management"] = await self._open_management(ports)
         return ports
@@ -494,7 +494,10 @@ class Node:
         return await server.start(host, chosen.port, tls, self._inherited.take("metrics"))
 
     async def _open_admin(
-        self, exposition: Exposition, backups: BackupHandlers
+        self,
+        exposition: Exposition,
+        backups: BackupHandlers,
+        client_ports: Mapping[str, int | None],
     ) -> dict[str, int | None]:
         directory = self._settings.server.data_directory
         token = new_token()
@@ -518,6 +521,7 @@ class Node:
             started_ms=self._started_ms,
             reloader=self._reloader,
             gateways=gateways_of(self._servers.values),
+            ports=lambda: client_ports,
             recent_lines=recent_lines,
         )
         admin = AdminServer(

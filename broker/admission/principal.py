@@ -83,6 +83,10 @@ class Anybody:
     def check_managing(self, least: Managing) -> None:
         """See `PrincipalPort.check_managing`."""
 
+    def may_manage(self, least: Managing) -> bool:
+        """See `PrincipalPort.may_manage`."""
+        return True
+
     def check_admitted(self) -> None:
         """See `PrincipalPort.check_admitted`."""
 
@@ -187,10 +191,13 @@ class Principal(Rights):
 
     def check_managing(self, least: Managing) -> None:
         """See `PrincipalPort.check_managing`."""
-        action = Action(least)
-        enough = MANAGING[MANAGING.index(action) :]
-        if not any(self.decide_all(one, (REST,)).allowed for one in enough):
-            self.check_filter((REST,), action)
+        if not self.may_manage(least):
+            self.check_filter((REST,), Action(least))
+
+    def may_manage(self, least: Managing) -> bool:
+        """See `PrincipalPort.may_manage`."""
+        enough = MANAGING[MANAGING.index(Action(least)) :]
+        return any(self.decide_all(one, (REST,)).allowed for one in enough)
 
     def check_group(self, name: str) -> None:
         """See `PrincipalPort.check_group`."""

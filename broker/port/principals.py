@@ -281,6 +281,9 @@ class PrincipalPort(Protocol):
         """Whether it has this right, or one that includes it, on everything. Raises Refused:
         FORBIDDEN."""
 
+    def may_manage(self, least: Managing) -> bool:
+        """As `check_managing`, for who only wants to know: a no is no refusal."""
+
     def check_admitted(self) -> None:
         """Whether the principal may do anything at all: nobody, where no rule lets nobody in, may
         not. Raises Refused: NOT_AUTHENTICATED, FORBIDDEN (a user without a rule)."""

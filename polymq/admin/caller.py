@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import get_args
 
 from polymq.admin.operations import Call, Given, Group, Operation, Value
-from polymq.broker.errors import Refused
 from polymq.broker.port.principals import Managing
 
 
@@ -42,12 +41,5 @@ def caller_group() -> Group:
 
 
 async def _show(call: Call[Given]) -> Caller:
-    return Caller(name=call.caller, rights=[one for one in get_args(Managing) if _may(call, one)])
-
-
-def _may(call: Call[Given], right: Managing) -> bool:
-    try:
-        call.port.principal.check_managing(right)
-    except Refused:
-        return False
-    return True
+    may = call.port.principal.may_manage
+    return Caller(name=call.caller, rights=[one for one in get_args(Managing) if may(one)])

@@ -13,6 +13,7 @@ from polymq.admin.commits import Committed
 from polymq.admin.dead_letters import DeadLetterHandlers
 from polymq.admin.delayed import DelayedHandlers
 from polymq.admin.limits import LimitHandlers
+from polymq.admin.listeners import ListenerHandlers
 from polymq.admin.log_lines import LogHandlers
 from polymq.admin.messages import MessageHandlers
 from polymq.admin.mqtt_clients import MqttClientHandlers
@@ -58,6 +59,7 @@ def all_groups(
         RecordHandlers().group(),
         MessageHandlers(engine, committed).group(WayHandlers(engine, names.name).operation()),
         QueueHandlers(engine, committed).group(),
+        ListenerHandlers(node).group(),
         ConnectionHandlers(node.gateways.connections).group(),
         reader_group(engine, committed, node.gateways, names.name),
         DeadLetterHandlers(engine, committed).group(),

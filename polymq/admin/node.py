@@ -30,6 +30,7 @@ class ShownNode:
         connections: clients that are connected now, by protocol.
         registration: with name servers; None: it registers with none.
         gateways: the protocol servers.
+        ports: of the listeners for clients, by name; None: it is not open.
         recent_lines: the last lines of the log.
         started_ms: when it started, in milliseconds since the epoch.
         reloader: reloads the settings; None: nothing does.
@@ -47,6 +48,7 @@ class ShownNode:
     started_ms: int
     reloader: Reloader | None
     gateways: Gateways = NO_GATEWAYS
+    ports: Callable[[], Mapping[str, int | None]] = dict
     recent_lines: Callable[[], RecentLines] = no_lines
 
     @property

@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from polymq.console import (
     access,
+    connect,
     connections,
     dead_letters,
     log_lines,
@@ -41,6 +42,7 @@ MENU: Final = (
     Entry("Overview", overview.PATH, "monitor_heart", "o"),
     Entry("Topics", topics.PATH, "topic", "t"),
     Entry("Queues", queues.PATH, "inbox", "q"),
+    Entry("Connect", connect.PATH, "power", "h"),
     Entry("Consumers", readers.PATH, "speed", "c"),
     Entry("Connections", connections.PATH, "cable", "n"),
     Entry("MQTT sessions", sessions.PATH, "sensors", "s"),
@@ -62,6 +64,8 @@ SCREENS: Final[Mapping[str, Callable[..., None]]] = {
     "/messages/{name:path}": messages.show_messages,
     queues.PATH: queues.show_queues,
     f"{queues.PATH}/{{name:path}}": queues.show_queue,
+    connect.PATH: connect.show_connect,
+    f"{connect.PATH}/{{name:path}}": connect.show_connect,
     readers.PATH: readers.show_readers,
     f"{readers.PATH}/{{name:path}}": readers.show_reader,
     connections.PATH: connections.show_connections,

@@ -114,6 +114,7 @@ class _List:
         self._before: list[str | None] = []  # where the pages before this one begin
         self._after: str | None = None
         self._next: str | None = None
+        self._asked_count = 0
         self._trends: dict[str, deque[float]] = {}
         self._values: dict[str, Any] = dict.fromkeys(screen.filters, "")
 
@@ -193,9 +194,11 @@ class _List:
         }
         if self._sort is not None:
             asked["sort"] = self._sort.value
+        self._asked_count += 1
+        this = self._asked_count
         answer = await self._console.ask("GET", *screen.parts, query=asked)
-        if asked["after"] != self._after:
-            return  # another page was wanted meanwhile
+        if this != self._asked_count:
+            return  # another page or other filters were asked for meanwhile
         self._next = answer["next"]
         before, self._trends = self._trends, {}  # of rows that are gone, nothing is kept
         self._table.rows = [self._shown(row, before) for row in answer["items"]]

@@ -19,6 +19,8 @@ from polymq.console.logins import Logins
 
 REFRESH_SECONDS: Final = 2.0
 """How often a screen asks again while it is shown."""
+WANTS_LOGIN_SECONDS: Final = 30.0
+"""How long a broker that wanted a login is not asked without one."""
 KEY_SECONDS_MAX: Final = 1.5
 """Between `g` and the letter."""
 
@@ -44,12 +46,15 @@ class Console:
     Attributes:
         is_local: only this machine can use the console.
         menu: the screens, in the order of the menu.
+        wants_login_until: so long the broker is not asked again whether it needs a login: each
+            time would be a failed login, and failed logins slow down this machine's next ones.
     """
 
     broker: Broker
     logins: Logins
     is_local: bool
     menu: list[Entry] = field(default_factory=list)
+    wants_login_until: float = 0.0
 
     def login(self) -> Login | None:
         """Of the browser that the running code serves."""
@@ -94,9 +99,14 @@ async def is_let_in(console: Console) -> bool:
     """Whether the browser is logged in; if the broker has no users, it is from now on."""
     if console.login() is not None:
         return True
+    now = asyncio.get_running_loop().time()
+    if now < console.wants_login_until:
+        return False
     try:
         await enter(console, "", "")
-    except ApiError:
+    except ApiError as error:
+        if error.status == 401:
+            console.wants_login_until = now + WANTS_LOGIN_SECONDS
         return False
     return True
 
@@ -109,7 +119,7 @@ def frame(console: Console, title: str, path: str) -> Iterator[None]:
     _keys(console)
     login = console.login() or Login()
     with ui.left_drawer(value=False).props(
-        "show-if-above bordered breakpoint=900 width=220"
+        "show-if-above bordered breakpoint=900 width=250"
     ) as menu:
         for entry in console.menu:
             with (
@@ -216,7 +226,8 @@ async def confirmed(question: str, verb: str, *, typed: str = "") -> bool:
             if typed:
                 go_on.bind_enabled_from(name, "value", backward=lambda value: value == typed)
     answer = await dialog
-    dialog.delete()
+    if not dialog.is_deleted:  # else who was asked has left the screen
+        dialog.delete()
     return bool(answer)
 
 

@@ -66,8 +66,10 @@ async def change_settings(console: Console, name: str) -> None:
         ui.label(f"Settings of topic {name}").classes("text-h6")
         fields = {key: ui.input(key).classes("w-full") for key in before}
         for key, field in fields.items():
-            field.set_value(before[key] if key in row["own_settings"] else "")
-            field.props(f'stack-label placeholder="{before[key]}, the broker\'s default"')
+            is_own = key in row["own_settings"]
+            field.set_value(before[key] if is_own else "")
+            default = "the broker's default" if is_own else f"{before[key]}, the broker's default"
+            field.props(f'stack-label placeholder="{default}"')
         ui.label("An empty field is the broker's default.").classes("text-caption")
 
         async def save() -> None:

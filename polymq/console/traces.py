@@ -151,12 +151,17 @@ def _show_own(console: Console) -> None:
     trace = _Trace(console)
     with ui.card().classes("w-full"):
         with ui.row().classes("w-full items-center"):
-            kind = ui.select(dict(KINDS), value="client_id", label="Trace by").props("dense")
+            kind = (
+                ui.select(dict(KINDS), value="client_id", label="Trace by")
+                .props("dense")
+                .style("min-width: 11em")
+            )
             value = ui.input("Which").props("dense")
             seconds = ui.number("Seconds", value=60, min=1, max=86_400, format="%d").props("dense")
-            payload = ui.number("Bytes of payloads", value=0, min=0, max=4_096, format="%d").props(
+            payload = ui.number("Payload bytes", value=0, min=0, max=4_096, format="%d").props(
                 "dense"
             )
+            payload.style("min-width: 8em")
 
             def begin() -> None:
                 login = console.login()

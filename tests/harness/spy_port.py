@@ -182,6 +182,10 @@ class SpyPort:
     def check_managing(self, least: Managing) -> None:
         pass
 
+    def may_manage(self, least: Managing) -> bool:
+        """Everybody may."""
+        return True
+
     @operation("principal.check_known")
     def check_known(self, topic: str) -> None:
         pass

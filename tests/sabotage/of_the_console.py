@@ -11,6 +11,9 @@ COMMAND = "tests/polymq/commands/test_console.py"
 LINES = "tests/polymq/test_recent_lines.py"
 PAGES = "tests/polymq/admin/test_log_lines.py"
 
+SNIPPETS = "tests/polymq/console/test_snippets.py"
+ALL = "interop_tests/test_console_all_screens.py"
+
 OF_THE_CONSOLE = (
     Sabotage(
         name="a-trace-outlives-its-tab",
@@ -83,5 +86,29 @@ OF_THE_CONSOLE = (
         old="    elif not allow_plain and not is_loopback(host):\n",
         new="    elif False:\n",
         tests=(COMMAND,),
+    ),
+    Sabotage(
+        name="a-topic-ends-its-quotes",
+        why="who copies a program runs what the name of a topic says",
+        path="polymq/console/snippets/__init__.py",
+        old="    return json.dumps(text, ensure_ascii=False)\n",
+        new="    return f'\"{text}\"'\n",
+        tests=(SNIPPETS,),
+    ),
+    Sabotage(
+        name="programs-forget-the-login",
+        why="every copied program is refused by a broker with users",
+        path="polymq/console/snippets/__init__.py",
+        old='            if line.startswith("?") != bool(target.user):\n',
+        new='            if line.startswith("?") or target.user:\n',
+        tests=(SNIPPETS,),
+    ),
+    Sabotage(
+        name="a-reader-is-shown-buttons",
+        why="a reader finds buttons that end in a refusal",
+        path="polymq/console/lists.py",
+        old='        if action is not None and self._console.may(action("").right):\n',
+        new="        if action is not None:\n",
+        tests=(ALL,),
     ),
 )
