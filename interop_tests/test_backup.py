@@ -23,8 +23,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server, StartServer
-from interop_tests.people import Admin
 from interop_tests.ledger.ports import lasting_ports
+from interop_tests.people import Admin
 from interop_tests.replica_kills import Pair, status, wait
 from interop_tests.test_log_deletion import store_of
 
