@@ -24,8 +24,11 @@ FIGURES: Final = (
     "/api/v1/replication",
     "/api/v1/connections",
     "/api/v1/consumers",
+    "/api/v1/audit",
+    "/api/v1/log",
 )
-"""Operations that show hardly more than figures, some of which concern the asking itself."""
+"""Operations that show hardly more than figures or what was asked, some of which concern the asking
+itself."""
 
 
 def answer(asking: Admin, one: Operation) -> tuple[int, str]:

@@ -42,6 +42,8 @@ ELSEWHERE: Final = {
     "retained": "polymq.commands.mqtt",
     "ban": "polymq.commands.ban",
     "trace": "polymq.commands.trace",
+    "log": "polymq.commands.log",
+    "audit": "polymq.commands.log",
     "store": "polymq.commands.client",
     "backup": "polymq.commands.backup",
     "broker": "polymq.commands.broker",

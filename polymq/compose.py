@@ -41,7 +41,7 @@ from polymq.gateways.amqp.headers import AmqpHeaders
 from polymq.inherited_sockets import NOTHING_INHERITED, InheritedSockets
 from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
-from polymq.logs import logger
+from polymq.logs import logger, recent_lines
 from polymq.management.import_group import import_group
 from polymq.metrics.exposition import Exposition, Survey
 from polymq.metrics.http import http_probes, webhook_names
@@ -510,6 +510,7 @@ class Node:
             started_ms=self._started_ms,
             reloader=self._reloader,
             gateways=gateways_of(self._servers.values),
+            recent_lines=recent_lines,
         )
         admin = AdminServer(
             node=node,

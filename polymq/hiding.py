@@ -16,12 +16,10 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import SecretStr
 
 from polymq.admin.operator_token import read_token
+from polymq.secret_names import HIDDEN, SECRET_NAMES
 from polymq.setting_kinds import Section
 from polymq.settings import Settings
 
-HIDDEN: Final = "(hidden)"
-SECRET_NAMES: Final = re.compile(r"(^|_)(password|secret|token|access_key|credentials?)$")
-"""Settings that are secrets themselves. (An access key is half of one.)"""
 SECRET_FILES: Final = re.compile(r"(^key|_key|_file)$")
 """Settings that name files with secrets. Some name other files; what is in those is hidden too."""
 FILE_BYTES_MAX: Final = 64 * 1024

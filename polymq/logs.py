@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import Any, Final, TextIO
 
 import structlog
@@ -15,6 +16,7 @@ from structlog.typing import EventDict
 
 from polymq.broker.accounts import audit
 from polymq.log_limits import LineLimit
+from polymq.recent_lines import RecentLines, no_lines
 from polymq.settings import LogSettings
 from polymq.terminal import printable
 
@@ -36,8 +38,7 @@ _OF_EACH_USER: Final = frozenset({(audit.LOGGER, audit.REFUSED)})
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Send everything that is logged to `stream` (stderr) in the configured form."""
-    stream = stream or sys.stderr
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(stream or sys.stderr, RecentLines(time.time_ns() // 1_000_000))
     handler.addFilter(LineLimit(exempt=_BOUND_THEIR_LINES, by_user=_OF_EACH_USER))
     logging.getLogger().handlers[:] = [handler]
     _apply(settings, handler)
@@ -80,6 +81,27 @@ def _apply(settings: LogSettings, handler: logging.StreamHandler[TextIO]) -> Non
     # They tell about selectors and connections of their own; nobody asked.
     for chatty in ("asyncio", "py4j"):
         logging.getLogger(chatty).setLevel(max(root.level, logging.WARNING))
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes lines, and keeps the last of them."""
+
+    def __init__(self, stream: TextIO, recent: RecentLines) -> None:
+        super().__init__(stream)
+        self.recent = recent
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A line that is to be written."""
+        self.recent.keep(record)
+        super().emit(record)
+
+
+def recent_lines() -> RecentLines:
+    """The last lines that were written; none if logs are not configured."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            return handler.recent
+    return no_lines()
 
 
 def suppressed_lines() -> int:

@@ -5,6 +5,8 @@ belongs to one message goes into its row's extra bytes, which the store keeps as
 
     KEYS             the id, if it has no space (RocketMQ separates keys by spaces)
     CE_<name>        every attribute and extension; `time` is the string that came
+    traceparent      the distributed tracing extension, with tracestate: without the prefix, because
+                     clients of other protocols look for the names of W3C Trace Context
     content-type     the media type, also where JSON only implied it
     PMQ_CE_MODE      structured-json | -text | -base64 | -none; absent for binary mode
     PMQ_CE_TYPES     `name=boolean` or `name=integer`, by commas, for extensions that are no strings
@@ -84,6 +86,8 @@ _MODE: Final = "PMQ_CE_MODE"
 _TYPES: Final = "PMQ_CE_TYPES"
 _STRUCTURED: Final = "structured-"
 _PREFIX: Final = "CE_"
+TRACE_CONTEXT: Final = ("traceparent", "tracestate")
+"""Names of W3C Trace Context, in every protocol; in CloudEvents, of its extension for tracing."""
 
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
@@ -230,7 +234,7 @@ def extra_of(event: Event) -> bytes:
     if " " not in identity:
         properties["KEYS"] = identity
     for name, value in attributes.items():
-        properties[_PREFIX + name] = value
+        properties[name if name in TRACE_CONTEXT else _PREFIX + name] = value
     content_type = event.content_type
     if content_type is not None:
         properties["content-type"] = content_type
@@ -311,6 +315,8 @@ def _own_event(message: Message) -> Event:
     for name, value in properties.items():
         if name.startswith(_PREFIX):
             attributes[name[len(_PREFIX) :]] = value
+        elif name in TRACE_CONTEXT:
+            attributes[name] = value
     check_required(attributes)
     mode = properties.get(_MODE, "")
     form = Form(mode.removeprefix(_STRUCTURED)) if mode.startswith(_STRUCTURED) else Form.BINARY
@@ -384,6 +390,9 @@ def _amqp_attributes(packed: str) -> dict[str, str]:
                 if name.startswith(prefix)
             }
             found.pop("datacontenttype", None)
+            for name in TRACE_CONTEXT:  # libraries that trace clients of AMQP know no prefix
+                if name in headers:
+                    found.setdefault(name, headers[name])
             return found if content_type is None else found | {"datacontenttype": content_type}
     return {}
 

@@ -13,6 +13,7 @@ from polymq.admin.commits import Committed
 from polymq.admin.dead_letters import DeadLetterHandlers
 from polymq.admin.delayed import DelayedHandlers
 from polymq.admin.limits import LimitHandlers
+from polymq.admin.log_lines import LogHandlers
 from polymq.admin.messages import MessageHandlers
 from polymq.admin.mqtt_clients import MqttClientHandlers
 from polymq.admin.mqtt_names import MqttNames
@@ -74,4 +75,5 @@ def all_groups(
         ReplicationHandlers(node.replication).group(),
         NameServerHandlers(node).group(),
         LimitHandlers(node).group(),
+        LogHandlers(node.recent_lines).group(),
     ]

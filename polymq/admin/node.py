@@ -12,6 +12,7 @@ from polymq.broker.engine import Engine
 from polymq.core_log.store import Store
 from polymq.names import Registration
 from polymq.net.budget import Budget
+from polymq.recent_lines import RecentLines, no_lines
 from polymq.reloading.reloader import Reloader
 from polymq.replicating import Replication
 from polymq.settings import Settings
@@ -29,6 +30,7 @@ class ShownNode:
         connections: clients that are connected now, by protocol.
         registration: with name servers; None: it registers with none.
         gateways: the protocol servers.
+        recent_lines: the last lines of the log.
         started_ms: when it started, in milliseconds since the epoch.
         reloader: reloads the settings; None: nothing does.
     """
@@ -45,6 +47,7 @@ class ShownNode:
     started_ms: int
     reloader: Reloader | None
     gateways: Gateways = NO_GATEWAYS
+    recent_lines: Callable[[], RecentLines] = no_lines
 
     @property
     def settings(self) -> Settings:

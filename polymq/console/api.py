@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -13,6 +14,9 @@ from yarl import URL
 
 PATH: Final = "/api/v1"
 ANSWER_SECONDS_MAX: Final = 20.0
+ANSWER_TIMEOUT: Final = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""Of an answer that comes line by line."""
 CONNECTIONS_MAX: Final = 32
 """To the broker, for all who use the console."""
 HEADERS: Final = {"X-PolyMQ-Admin": "console"}
@@ -67,8 +71,7 @@ class Broker:
     async def start(self) -> None:
         """Make the pool of connections."""
         connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ssl=self._tls or True)
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        self._session = aiohttp.ClientSession(connector=connector)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -89,6 +92,41 @@ class Broker:
             parts: of the path behind /api/v1; each may have any character.
             query: values that are None are left out.
         """
+        async with self._answer(login, method, parts, query, body) as answer:
+            content = await answer.read()
+            if answer.content_type != "application/json":
+                return content or None
+            return await answer.json()
+
+    async def lines(
+        self, login: Login, *parts: str, body: object, seconds: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of a POST whose answer goes on, as they come. Raises ApiError.
+
+        Args:
+            seconds: for how long, at most.
+        """
+        patience = aiohttp.ClientTimeout(total=seconds + ANSWER_SECONDS_MAX)
+        async with self._answer(login, "POST", parts, None, body, patience) as answer:
+            begun = b""
+            async for piece in answer.content.iter_any():
+                *whole, begun = (begun + piece).split(b"\n")
+                for line in whole:
+                    yield line
+                if len(begun) > LINE_BYTES_MAX:
+                    raise ApiError(0, f"a line of the answer has more than {LINE_BYTES_MAX} bytes")
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        login: Login,
+        method: str,
+        parts: Sequence[str],
+        query: Mapping[str, object] | None,
+        body: object,
+        patience: aiohttp.ClientTimeout = ANSWER_TIMEOUT,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A good answer. What goes wrong while it is read is an ApiError, too."""
         assert self._session is not None, "it was started"
         path = "".join("/" + quote(part, safe="") for part in parts)
         wanted = {key: _text(value) for key, value in (query or {}).items() if value is not None}
@@ -101,13 +139,11 @@ class Broker:
                 headers=HEADERS,
                 auth=auth,
                 allow_redirects=False,
+                timeout=patience,
             ) as answer:
-                content = await answer.read()
                 if answer.status >= 300:
                     raise ApiError(answer.status, await _detail(answer))
-                if answer.content_type != "application/json":
-                    return content or None
-                return await answer.json()
+                yield answer
         except TimeoutError:
             raise ApiError(0, f"{self.name} did not answer in time") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -20,6 +20,7 @@ from polymq.console import (
     access,
     connections,
     dead_letters,
+    log_lines,
     messages,
     operations,
     overview,
@@ -27,6 +28,7 @@ from polymq.console import (
     readers,
     sessions,
     topics,
+    traces,
     webhooks,
 )
 from polymq.console.api import ANSWER_SECONDS_MAX, ApiError, Broker
@@ -42,6 +44,7 @@ MENU: Final = (
     Entry("Consumers", readers.PATH, "speed", "c"),
     Entry("Connections", connections.PATH, "cable", "n"),
     Entry("MQTT sessions", sessions.PATH, "sensors", "s"),
+    Entry("Traces", traces.PATH, "troubleshoot", "m"),
     Entry("Dead letters", dead_letters.PATH, "report", "x"),
     Entry("Webhooks", webhooks.PATH, "webhook", "w"),
     Entry("Users", access.PATH, "group", "u"),
@@ -49,6 +52,7 @@ MENU: Final = (
     Entry("Ban list", operations.BANS_PATH, "block", "b"),
     Entry("Disk and retention", operations.STORE_PATH, "storage", "d"),
     Entry("Replication", operations.REPLICATION_PATH, "sync_alt", "r"),
+    Entry("Log", log_lines.PATH, "article", "a"),
     Entry("Limits", operations.LIMITS_PATH, "straighten", "l"),
 )
 SCREENS: Final[Mapping[str, Callable[..., None]]] = {
@@ -64,6 +68,7 @@ SCREENS: Final[Mapping[str, Callable[..., None]]] = {
     f"{connections.PATH}/{{name:path}}": connections.show_connection,
     sessions.PATH: sessions.show_sessions,
     f"{sessions.PATH}/{{name:path}}": sessions.show_session,
+    traces.PATH: traces.show_traces,
     dead_letters.PATH: dead_letters.show_dead_letters,
     f"{dead_letters.PATH}/{{name:path}}": dead_letters.show_location,
     webhooks.PATH: webhooks.show_webhooks,
@@ -75,6 +80,7 @@ SCREENS: Final[Mapping[str, Callable[..., None]]] = {
     operations.STORE_PATH: operations.show_store,
     operations.REPLICATION_PATH: operations.show_replication,
     operations.LIMITS_PATH: operations.show_limits,
+    log_lines.PATH: log_lines.show_log,
 }
 """The screens by their paths. `{name}` is the object that a screen is about."""
 DRAIN_SECONDS: Final = 2

@@ -25,6 +25,7 @@ class Action:
         right: what who is logged in has to have; others do not see it.
         parts: of the path of the API.
         question: asked before, about the object as it is then; empty: nothing is asked.
+        typed: what has to be typed before, such as the name of the object; empty: nothing.
         done: what is said then, about the answer (an empty one if there is none).
         leads_to: the screen that is shown then; empty: this one.
         is_harmless: the button is not red.
@@ -36,6 +37,7 @@ class Action:
     method: str
     parts: Sequence[str]
     question: Callable[[Row], str] = _nothing
+    typed: str = ""
     done: Callable[[Row], str] = _nothing
     body: Mapping[str, Any] | None = None
     query: Mapping[str, Any] | None = None
@@ -67,7 +69,7 @@ async def carry_out(console: Console, action: Action, row: Row) -> bool:
     """Ask, do it, and say so. Returns whether it was done."""
     with shown_errors() as outcome:
         question = action.question(row)
-        if question and not await confirmed(question, action.label):
+        if question and not await confirmed(question, action.label, typed=action.typed):
             return False
         answer = await console.ask(
             action.method, *action.parts, query=action.query, body=action.body or {}

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from nicegui import events, ui
 
+from polymq.console.details import Action, carry_out
 from polymq.console.shell import REFRESH_SECONDS, Console, every, shown_errors
 from polymq.console.texts import number, sparkline
 
@@ -25,10 +26,17 @@ CARD: Final = """
       <template v-if="!col.is_trend"><span class="text-grey-7">{{ col.label }}</span>
       {{ col.value }}</template>
     </span>
+    %s
   </q-card>
 </div>
 """
-"""A row on a phone."""
+"""A row on a phone. The place is that of the button, if rows have one."""
+BUTTON: Final = """
+<q-btn flat dense no-caps icon="%s" label="%s" color="negative"
+ @click.stop="$parent.$emit('act', props.row.key)"/>
+"""
+
+ACT_COLUMN: Final = {"name": "act", "field": "act", "label": "", "align": "right"}
 
 Row = dict[str, Any]
 
@@ -70,8 +78,11 @@ class ListScreen:
         columns: from left to right.
         sorts: values of `sort` and what they are called.
         filters: parameters that are chosen from lists: the choices with what they are called.
+        texts: parameters that are typed, and what they are called.
         opened: called with the key of the row that was clicked on; None: rows do not open.
         query: parameters that are always sent.
+        action: what the button of a row does, by the key of the row, for who has the right; None:
+            rows have no button. Its label, icon and right are the same for all rows.
     """
 
     parts: Sequence[str]
@@ -79,8 +90,10 @@ class ListScreen:
     columns: Sequence[Column]
     sorts: Mapping[str, str] = field(default_factory=dict)
     filters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=lambda: {"prefix": "Names begin with"})
     opened: Callable[[str], object] | None = None
     query: Mapping[str, object] = field(default_factory=dict)
+    action: Callable[[str], Action] | None = None
 
 
 def opens(path: str) -> Callable[[str], None]:
@@ -108,11 +121,10 @@ class _List:
         """Put it on the page. Returns what asks for the rows again."""
         screen = self._screen
         with ui.row().classes("w-full items-center"):
-            self._prefix = (
-                ui.input("Names begin with", on_change=self._first)
-                .props("dense clearable debounce=300")
-                .classes("list-filter")
-            )
+            for name, label in screen.texts.items():
+                ui.input(
+                    label, on_change=lambda event, name=name: self._chosen(name, event.value)
+                ).props("dense clearable debounce=300").classes("list-filter")
             if len(screen.sorts) > 1:
                 self._sort: ui.select | None = (
                     ui.select(
@@ -147,7 +159,7 @@ class _List:
             .props('no-data-label="none"')
             .classes("w-full")
         )
-        self._table.add_slot("item", CARD)
+        self._add_buttons()
         for at, column in enumerate(screen.columns):
             if column.trend is not None:
                 self._table.add_slot(
@@ -158,6 +170,18 @@ class _List:
             self._table.on("rowClick", self._clicked).classes("cursor-pointer")
         return self.refresh
 
+    def _add_buttons(self) -> None:
+        """The button of each row, if who is logged in may use it; and rows on a phone."""
+        action, button = self._screen.action, ""
+        if action is not None and self._console.may(action("").right):
+            button = BUTTON % (action("").icon, action("").label)
+            self._table.columns = [*self._table.columns, {**ACT_COLUMN}]
+            self._table.add_slot(
+                "body-cell-act", f'<q-td :props="props" class="text-right">{button}</q-td>'
+            )
+            self._table.on("act", self._act)
+        self._table.add_slot("item", CARD % button)
+
     async def refresh(self) -> None:
         """Ask for the rows. Raises ApiError."""
         screen = self._screen
@@ -166,7 +190,6 @@ class _List:
             **{name: value or None for name, value in self._values.items()},
             "limit": PAGE_ROWS,
             "after": self._after,
-            "prefix": self._prefix.value or None,
         }
         if self._sort is not None:
             asked["sort"] = self._sort.value
@@ -220,6 +243,12 @@ class _List:
     async def _previous(self) -> None:
         if self._before:
             self._after = self._before.pop()
+            await self._turned()
+
+    async def _act(self, event: events.GenericEventArguments) -> None:
+        action = self._screen.action
+        assert action is not None, "there is a button"
+        if await carry_out(self._console, action(event.args), {}):
             await self._turned()
 
     def _clicked(self, event: events.GenericEventArguments) -> None:

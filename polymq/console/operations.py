@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polymq.console.details import show_details
+from polymq.console.details import Action, show_details
 from polymq.console.fields import show_fields, show_rows
 from polymq.console.lists import Column, ListScreen, show_list, text_column
 from polymq.console.shell import Console, frame
@@ -48,6 +48,14 @@ BANS = ListScreen(
             text=lambda row: "for ever" if row["until_ms"] is None else moment(row["until_ms"]),
         ),
         text_column("By", "by"),
+    ),
+    action=lambda key: Action(
+        label="Remove",
+        icon="delete",
+        right="operate",
+        method="DELETE",
+        parts=("bans", key.partition(" ")[0], key.partition(" ")[2]),
+        question=lambda _row: f"Remove the ban of {key}? Who was banned can connect again.",
     ),
     filters={
         "kind": {"all": "all", "client_id": "clients", "user": "users", "address": "addresses"}

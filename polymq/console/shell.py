@@ -189,13 +189,23 @@ def shown_errors() -> Iterator[list[ApiError]]:
             ui.notify(error.text, type="negative", multi_line=True)
 
 
-async def confirmed(question: str, verb: str) -> bool:
-    """Ask before something that cannot be undone."""
+async def confirmed(question: str, verb: str, *, typed: str = "") -> bool:
+    """Ask before something that cannot be undone.
+
+    Args:
+        typed: what has to be typed first, such as the name of what is deleted; empty: nothing.
+    """
     with ui.dialog(value=True) as dialog, ui.card():
         ui.label(question)
+        name = ui.input(f"Type {typed} to go on").props("dense autofocus").classes("w-full")
+        name.set_visibility(bool(typed))
         with ui.row().classes("w-full justify-end"):
-            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat autofocus")
-            ui.button(verb, on_click=lambda: dialog.submit(True)).props("color=negative")
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props(
+                "flat" if typed else "flat autofocus"
+            )
+            go_on = ui.button(verb, on_click=lambda: dialog.submit(True)).props("color=negative")
+            if typed:
+                go_on.bind_enabled_from(name, "value", backward=lambda value: value == typed)
     answer = await dialog
     dialog.delete()
     return bool(answer)

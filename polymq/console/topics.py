@@ -12,8 +12,10 @@ from polymq.console.fields import show_fields, show_rows
 from polymq.console.lists import Column, ListScreen, opens, show_list, text_column
 from polymq.console.shell import Console, frame
 from polymq.console.texts import number
+from polymq.console.topic_dialogs import change_settings, create_topic
 
 PATH = "/topics"
+CONNECT_PATH = "/connect"
 
 
 def _own(row: dict[str, Any]) -> str:
@@ -39,6 +41,8 @@ LIST = ListScreen(
 def show_topics(console: Console) -> None:
     """The list."""
     with frame(console, "Topics", PATH):
+        if console.may("admin"):
+            ui.button("New topic", icon="add", on_click=lambda: create_topic(console))
         show_list(console, LIST)
 
 
@@ -53,14 +57,24 @@ def show_topic(console: Console, name: str) -> None:
         question=lambda row: (
             f"Delete topic {name} with {number(row.get('message_count', 0))} messages?"
         ),
+        typed=name,
         leads_to=PATH,
     )
     with frame(console, f"Topic {name}", PATH):
-        ui.button(
-            "Messages",
-            icon="search",
-            on_click=lambda: ui.navigate.to(f"/messages/{quote(name, safe='')}"),
-        )
+        with ui.row():
+            for label, icon, path in (
+                ("Messages", "search", "/messages"),
+                ("Connect", "power", CONNECT_PATH),
+            ):
+                ui.button(
+                    label,
+                    icon=icon,
+                    on_click=lambda path=path: ui.navigate.to(f"{path}/{quote(name, safe='')}"),
+                )
+            if console.may("admin"):
+                ui.button(
+                    "Change settings", icon="tune", on_click=lambda: change_settings(console, name)
+                )
         show_details(console, ("topics", name), _show, actions=[delete])
 
 

@@ -65,6 +65,8 @@ BASE64: Final = base64.b64encode(BINARY).decode()
 EXPIRY_TIME: Final = "2026-09-21T15:14:20Z"
 STRUCTURED: Final = b'{"specversion":"1.0","id":"e-1","source":"/s","type":"t","data":21.5}'
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
+TRACE_PARENT: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+TRACE_STATE: Final = "vendor=00f067aa0ba902b7,other=1"
 
 ROWS: Final = (
     Row(
@@ -172,6 +174,42 @@ ROWS: Final = (
                 value=("headers colour", "red"),
                 of={HTTP: ("headers CE_colour", "red")},
             ),
+        ),
+    ),
+    Row(
+        meaning="trace context: `traceparent`",
+        sent={
+            MQTT: packed_of(UserProperty=[("traceparent", TRACE_PARENT)]),
+            AMQP: content_of(headers={"traceparent": TRACE_PARENT}),
+            HTTP: posted(traceparent=TRACE_PARENT),
+            EVENT: event_of(("traceparent", TRACE_PARENT)),
+            ROCKETMQ: {"traceparent": TRACE_PARENT},
+        },
+        cells=(
+            Cell(text="User Property", value=("User Property traceparent", [TRACE_PARENT])),
+            Cell(text="header", value=("header traceparent", TRACE_PARENT)),
+            Cell(text="extension", value=("traceparent", TRACE_PARENT)),
+            Cell(text="User Property", value=("User Property traceparent", [TRACE_PARENT])),
+            Cell(text="user property", value=("traceparent", TRACE_PARENT)),
+            Cell(text="`headers`", value=("headers traceparent", TRACE_PARENT)),
+        ),
+    ),
+    Row(
+        meaning="trace context: `tracestate`",
+        sent={
+            MQTT: packed_of(UserProperty=[("tracestate", TRACE_STATE)]),
+            AMQP: content_of(headers={"tracestate": TRACE_STATE}),
+            HTTP: posted(tracestate=TRACE_STATE),
+            EVENT: event_of(("tracestate", TRACE_STATE)),
+            ROCKETMQ: {"tracestate": TRACE_STATE},
+        },
+        cells=(
+            Cell(text="User Property", value=("User Property tracestate", [TRACE_STATE])),
+            Cell(text="header", value=("header tracestate", TRACE_STATE)),
+            Cell(text="extension", value=("tracestate", TRACE_STATE)),
+            Cell(text="User Property", value=("User Property tracestate", [TRACE_STATE])),
+            Cell(text="user property", value=("tracestate", TRACE_STATE)),
+            Cell(text="`headers`", value=("headers tracestate", TRACE_STATE)),
         ),
     ),
     Row(

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from polymq.settings import setting_paths
+from polymq.admin.health import HEALTH_PATHS
+from polymq.settings import Settings, setting_paths
 from tests.packaging.product import PACKAGING, default_ports
 
 CHART = PACKAGING / "helm/polymq"
@@ -106,9 +107,14 @@ def helm() -> str:
     return found
 
 
+def template(helm: str) -> list[str]:
+    """The command. Without a cluster, Helm supposes one as old as itself was built for."""
+    return [helm, "template", "broker", str(CHART), "--kube-version", "1.30.0"]
+
+
 def rendered(helm: str, *options: str) -> list[Document]:
     """The documents that a release would have."""
-    command = [helm, "template", "broker", str(CHART), *options]
+    command = [*template(helm), *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return [document for document in yaml.safe_load_all(ended.stdout) if document]
 
@@ -130,6 +136,7 @@ def test_a_service_for_each_protocol(helm: str) -> None:
     enabled = {name for name, value in values()["protocols"].items() if value["enabled"]}
     assert set(services) == {"broker-polymq", *(f"broker-polymq-{name}" for name in enabled)}
     opened = {one["name"]: one["containerPort"] for one in broker(documents)["ports"]}
+    assert opened.pop("metrics") == Settings().metrics.port
     assert opened == {name: default_ports()[name][0] for name in enabled}
     for service in services.values():
         for port in service["spec"]["ports"]:
@@ -140,22 +147,31 @@ def test_with_tls_only_nothing_is_plain_but_the_name_server(helm: str) -> None:
     options = ("--set", "tls.secretName=cert,tls.only=true,protocols.websocket.enabled=true")
     container = broker(rendered(helm, *options))
     plain = {one["name"] for one in container["ports"] if not one["name"].endswith("-tls")}
-    assert plain == {"names"}
+    assert plain == {"names", "metrics"}
     environment = {one["name"]: one.get("value") for one in container["env"]}
     assert environment["POLYMQ_MQTT__PLAIN"] == environment["POLYMQ_HTTP__PLAIN"] == "false"
     assert environment["POLYMQ_MQTT__WEBSOCKET"] == "true"
     assert "POLYMQ_NAMES__PLAIN" not in environment
-    assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
 
 
-def test_without_http_the_program_itself_is_the_probe(helm: str) -> None:
+def test_probes_ask_the_listener_of_metrics(helm: str) -> None:
+    """Whichever protocols there are: the chart opens it, and nothing else needs it to be there."""
     container = broker(rendered(helm, "--set", "protocols.http.enabled=false"))
-    assert container["readinessProbe"]["exec"]["command"] == ["polymq", "health"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert environment["POLYMQ_METRICS__ENABLED"] == "true"
+    asked = {
+        container[f"{name}Probe"]["httpGet"]["path"]
+        for name in ("startup", "readiness", "liveness")
+    }
+    assert asked == HEALTH_PATHS
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    for name in ("startup", "readiness", "liveness"):
+        assert ports[container[f"{name}Probe"]["httpGet"]["port"]] == Settings().metrics.port
 
 
 @pytest.mark.parametrize("wrong", ["tls.only=true", "tls.clientCertificates=true"])
 def test_tls_without_a_certificate_is_refused(helm: str, wrong: str) -> None:
-    command = [helm, "template", "broker", str(CHART), "--set", wrong]
+    command = [*template(helm), "--set", wrong]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode != 0
     assert "needs a certificate: set tls.secretName" in ended.stderr
@@ -163,8 +179,8 @@ def test_tls_without_a_certificate_is_refused(helm: str, wrong: str) -> None:
 
 def test_the_pod_has_no_rights(helm: str) -> None:
     """It is not root, writes to its volumes only, and has no token for the cluster."""
-    options = ("--set", "metrics.enabled=true,podDisruptionBudget.enabled=true")
-    documents = rendered(helm, *options, "--set", "metrics.podMonitor=true")
+    options = ("--set", "podDisruptionBudget.enabled=true,metrics.podMonitor=true")
+    documents = rendered(helm, *options)
     pod = of_kind(documents, "StatefulSet")["broker-polymq"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["automountServiceAccountToken"] is False

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from polymq.cli import ELSEWHERE, polymq
+from polymq.commands import console
 from polymq.errors import ExitCode
 from polymq.settings import SECTIONS, Settings, setting_paths
 from tests.packaging.product import PACKAGING, PROJECT, ROOT, VERSION, default_ports
@@ -61,12 +62,15 @@ def test_compose_publishes_default_ports_to_this_machine_only() -> None:
             assert int(inside) in plain | {9090, 3000}, name
 
 
-def test_prometheus_asks_at_the_admin_port() -> None:
-    """In the server's network namespace, because that port is on loopback."""
+def test_prometheus_asks_at_the_port_of_metrics() -> None:
+    """The server opens it, and it is not published."""
     scraped = yaml.safe_load(read(PACKAGING / "container/prometheus.yaml"))["scrape_configs"]
-    assert scraped[0]["static_configs"][0]["targets"] == [f"127.0.0.1:{Settings().admin.port}"]
-    prometheus = yaml.safe_load(read(COMPOSE))["services"]["prometheus"]
-    assert prometheus["network_mode"] == "service:polymq"
+    assert scraped[0]["static_configs"][0]["targets"] == [f"polymq:{Settings().metrics.port}"]
+    services = yaml.safe_load(read(COMPOSE))["services"]
+    assert services["polymq"]["environment"]["POLYMQ_METRICS__ENABLED"] == "true"
+    source = yaml.safe_load(read(PACKAGING / "container/grafana/datasources.yaml"))
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    assert "prometheus" in services
 
 
 @pytest.mark.parametrize("name", ["datasources", "dashboards"])
@@ -108,16 +112,9 @@ def test_the_documentation_has_all_ports() -> None:
     table = read(INSTALL).partition("## The ports")[2].partition("\n## ")[0]
     found = set(map(int, re.findall(r"\| (\d+)", table)))
     settings = Settings()
-    others = {settings.admin.port, settings.api.port}
-    assert found == {port for pair in default_ports().values() for port in pair} | others
-
-
-def test_the_chart_gives_metrics_a_port_of_their_own() -> None:
-    """The proxy is in the pod of the broker."""
-    settings = Settings()
-    port = yaml.safe_load(read(CHART / "values.yaml"))["metrics"]["port"]
-    taken = {one for pair in default_ports().values() for one in pair}
-    assert port not in taken | {settings.admin.port, settings.api.port}
+    others = (settings.admin, settings.api, settings.metrics, settings.management)
+    expected = {port for pair in default_ports().values() for port in pair}
+    assert found == expected | {one.port for one in others} | {console.PORT}
 
 
 def test_the_installed_configuration_is_one() -> None:

@@ -20,10 +20,11 @@ from polymq import program
 from polymq.admin.operator_token import write_token
 from polymq.bridge_settings import BridgeTopic, MqttBridge
 from polymq.errors import ExitCode, Failure
-from polymq.hiding import HIDDEN, SECRET_FILES, SECRET_NAMES, Remover, remover_for, without_secrets
+from polymq.hiding import SECRET_FILES, Remover, remover_for, without_secrets
 from polymq.listener_settings import MqttListener
 from polymq.ports import FILE_NAME, Ports, write_ports
 from polymq.render import render_toml
+from polymq.secret_names import HIDDEN, SECRET_NAMES
 from polymq.setting_kinds import Section
 from polymq.settings import Settings
 from polymq.support_bundle import FOLDER, LOG_BYTES_MAX, Part, make_bundle, parts_of

@@ -136,4 +136,20 @@ OF_THE_PROPERTIES = (
         new="            mqtt = decode_mqtt_properties(packed)\n        except KeyError:\n",
         tests=("tests/spark_sink/test_sink_envelope.py",),
     ),
+    Sabotage(
+        name="trace-context-keeps-its-prefix",
+        why="a trace ends where an event over HTTP is read in another protocol",
+        path="gateways/http_cloudevents/mapping.py",
+        old="        properties[name if name in TRACE_CONTEXT else _PREFIX + name] = value\n",
+        new="        properties[_PREFIX + name] = value\n",
+        tests=(_TABLE,),
+    ),
+    Sabotage(
+        name="trace-context-of-events-is-lost",
+        why="an event over HTTP comes back without the trace that it was published with",
+        path="gateways/http_cloudevents/mapping.py",
+        old="        elif name in TRACE_CONTEXT:\n            attributes[name] = value\n",
+        new="",
+        tests=(_TABLE,),
+    ),
 )

@@ -13,6 +13,7 @@ from tests.sabotage.of_the_backups import OF_THE_BACKUPS
 from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_bridges import OF_THE_BRIDGES
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
+from tests.sabotage.of_the_console import OF_THE_CONSOLE
 from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
 from tests.sabotage.of_the_documentation import OF_THE_DOCUMENTATION
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
@@ -58,6 +59,7 @@ SABOTAGES = (
     *OF_THE_TURNS,
     *OF_THE_TRAFFIC,
     *OF_THE_CLIENTS,
+    *OF_THE_CONSOLE,
     *OF_THE_CONVERSION,
     *OF_THE_DOCUMENTATION,
     *OF_THE_ENGINE,

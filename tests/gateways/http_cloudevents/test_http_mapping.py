@@ -384,6 +384,19 @@ def test_amqp_headers_that_are_no_event(headers: bytes) -> None:
     assert event.attributes["id"].startswith("b1-")
 
 
+def test_trace_context_of_an_event_in_amqp_headers() -> None:
+    """Libraries that trace AMQP clients add it without a prefix; that of the event comes first."""
+    required = ("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "t")
+    headers = b"".join(amqp_string(f"ce-{name}", value) for name, value in required)
+    headers += amqp_string("traceparent", "of-the-hop") + amqp_string("tracestate", "a=1")
+    event = event_of(message(b"x", "k", PMQ_AMQP=amqp_properties(None, headers)))
+    assert event.attributes["traceparent"] == "of-the-hop"
+    assert event.attributes["tracestate"] == "a=1"
+    headers += amqp_string("ce-traceparent", "of-the-event")
+    event = event_of(message(b"x", "k", PMQ_AMQP=amqp_properties(None, headers)))
+    assert event.attributes["traceparent"] == "of-the-event"
+
+
 @given(st.text(max_size=40) | st.binary(max_size=300).map(lambda raw: b64encode(raw).decode()))
 def test_any_amqp_properties_are_survived(packed: str) -> None:
     event = event_of(message(b"x", "k", PMQ_AMQP=packed))

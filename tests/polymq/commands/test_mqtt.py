@@ -11,7 +11,7 @@ import pytest
 from interop_tests import mqtt_wire
 from interop_tests.mqtt_raw_client import RawClient
 from polymq.commands.tables import table
-from polymq.commands.trace import shown
+from polymq.packet_texts import packet_text
 from tests.polymq.commands.test_users import Cli, with_server
 
 
@@ -167,11 +167,11 @@ def test_a_table_is_harmless() -> None:
 def test_lines_of_a_trace() -> None:
     head = {"time_ms": 1_795_549_501_123, "client_id": "c", "direction": "in"}
     publish = {"packet": "PUBLISH", "count": 3, "bytes": 1_500, "topic": "a/b", "qos": 1}
-    assert shown({**head, **publish, "packet_id": 7, "retain": True, "payload": "x\n"}) == (
+    assert packet_text({**head, **publish, "packet_id": 7, "retain": True, "payload": "x\n"}) == (
         "19:45:01.123  c  ->  PUBLISH  x 3  a/b  qos 1  packet id 7  retain  1,500 bytes  "
         "payload 'x\\n'"
     )
     suback = {"packet": "SUBACK", "count": 1, "bytes": 5, "packet_id": 1, "codes": [1, 0x80]}
-    assert shown({**head, "direction": "out", **suback}) == (
+    assert packet_text({**head, "direction": "out", **suback}) == (
         "19:45:01.123  c  <-  SUBACK  packet id 1  codes 0x01 0x80  5 bytes"
     )

@@ -50,19 +50,7 @@ names: { plain: 9876, tls: 9877 }
 {{- end }}
 {{- end -}}
 
-{{/* How the kubelet asks whether the broker is there: at its HTTP listener, else by the program. */}}
-{{- define "polymq.healthProbe" -}}
-{{- if .Values.protocols.http.enabled -}}
-httpGet:
-  path: /healthz
-  {{- if .Values.tls.only }}
-  port: http-tls
-  scheme: HTTPS
-  {{- else }}
-  port: http
-  {{- end }}
-{{- else -}}
-exec:
-  command: [polymq, health]
-{{- end -}}
+{{/* The port of [metrics]. No service has it: Prometheus and the kubelet ask the pod itself. */}}
+{{- define "polymq.metricsPort" -}}
+9466
 {{- end -}}

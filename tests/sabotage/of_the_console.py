@@ -1,0 +1,70 @@
+"""Sabotages of the console and of what it asks for."""
+
+from __future__ import annotations
+
+from tests.sabotage.plan import Sabotage
+
+SCREENS = "interop_tests/test_console_screens.py"
+TEXTS = "tests/polymq/console/test_dialogs.py"
+
+LINES = "tests/polymq/test_recent_lines.py"
+PAGES = "tests/polymq/admin/test_log_lines.py"
+
+OF_THE_CONSOLE = (
+    Sabotage(
+        name="a-trace-outlives-its-tab",
+        why="eight tabs that were closed leave no trace for anybody else",
+        path="polymq/console/traces.py",
+        old="    ui.context.client.on_delete(trace.end)\n",
+        new="",
+        tests=(SCREENS,),
+    ),
+    Sabotage(
+        name="a-tail-that-grows",
+        why="a flood of packets fills the console's memory and the browser",
+        path="polymq/console/traces.py",
+        old="        self._waiting: deque[str] = deque(maxlen=LINES_AT_ONCE)\n",
+        new="        self._waiting: deque[str] = deque()\n",
+        tests=(TEXTS,),
+    ),
+    Sabotage(
+        name="an-empty-field-is-an-empty-setting",
+        why="a setting cannot be taken back to the broker's default",
+        path="polymq/console/topic_dialogs.py",
+        old="        key: text.strip() or DEFAULT\n",
+        new="        key: text.strip()\n",
+        tests=(TEXTS,),
+    ),
+    Sabotage(
+        name="a-topic-is-deleted-without-its-name",
+        why="a click too many destroys a topic",
+        path="polymq/console/details.py",
+        old="action.label, typed=action.typed)",
+        new="action.label)",
+        tests=(SCREENS,),
+    ),
+    Sabotage(
+        name="texts-of-errors-are-shown",
+        why="a reader finds what clients sent in the log",
+        path="polymq/recent_lines.py",
+        old='        values["error"] = _name_of(error)\n',
+        new='        values["error"] = printable(repr(error))\n',
+        tests=(LINES,),
+    ),
+    Sabotage(
+        name="a-flood-hides-the-audit-log",
+        why="who wants to hide a change causes two thousand other lines",
+        path="polymq/recent_lines.py",
+        old="        stored = self._audit if record.name == audit.LOGGER else self._others\n",
+        new="        stored = self._others\n",
+        tests=(LINES,),
+    ),
+    Sabotage(
+        name="a-line-is-followed-twice",
+        why="`--follow` prints the last line again and again",
+        path="polymq/admin/log_lines.py",
+        old="        if line.number <= query.since:\n",
+        new="        if line.number < query.since:\n",
+        tests=(PAGES,),
+    ),
+)
