@@ -119,10 +119,18 @@ class WayHandlers:
             raise Refused(
                 Reason.NOT_FOUND, f"the log begins at position {start}: {position} was deleted"
             )
-        found = await in_reader(self._engine, partial(_read_message, self._store, position, end))
+        found = await self._read(position, end)
         if found is None:
             raise Refused(Reason.NOT_FOUND, f"there is no message at position {position}")
         return found
+
+    async def _read(self, position: int, end: int) -> tuple[Record, list[Target]] | None:
+        """See `_read_message`. Raises Refused: READ_ONLY, the disk cannot read it."""
+        read = partial(_read_message, self._store, position, end)
+        try:
+            return await in_reader(self._engine, read)
+        except CorruptRecord as error:
+            raise Refused(Reason.READ_ONLY, f"the log cannot be read: {error}") from error
 
     async def _destinations(self, record: Record, targets: list[Target]) -> Found:
         ttl_code, _ = ttl_of(record.properties)
@@ -213,8 +221,7 @@ class WayHandlers:
         position = None if at is None else int(at, 16)
         before: Record | None = None
         if position is not None and position >= self._engine.core.log.start:
-            read = partial(_read_message, self._store, position, end)
-            original = await in_reader(self._engine, read)
+            original = await self._read(position, end)
             before = None if original is None else original[0]
         if SENT_ON_PROPERTY in properties:
             return Origin(what="redriven", reason="", position=position, destination=destination)
