@@ -64,8 +64,8 @@ class Lists:
 
     def steps(self, path: str) -> Steps:
         """The answer to a GET."""
-        place, _, query = path.partition("?")
-        route, names = self._table.find("GET", place)
+        bare, _, query = path.partition("?")
+        route, names = self._table.find("GET", bare)
         asked = dict(parse_qsl(query))
         port = self._broker.port
         caller = Caller(name="a", rank=Rank.ADMINISTRATOR, port=port, rules=None, tags=[])

@@ -40,7 +40,7 @@ OF_THE_DEFINITIONS = (
         why="a page of a hundred thousand queues takes ten times as long",
         path="polymq/management/lists.py",
         old="    if items.key is not None:\n",
-        new="    if items.key is None:\n",
+        new="    if items.key is not None and not entries:\n",
         tests=(LISTS,),
     ),
     Sabotage(
