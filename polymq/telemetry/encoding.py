@@ -8,19 +8,21 @@ names, because a receiver would add these to the names once more.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
-from prometheus_client.core import Metric
+from prometheus_client.core import Metric, Sample
 
 from polymq.errors import ExitCode, Failure
 from polymq.telemetry.spans import Span
 
-POINTS_MAX: Final = 5_000
-"""Of one request: less than a megabyte."""
+POINTS_MAX: Final = 2_000
+"""Of one request: some hundred kilobytes."""
 AT_ONCE: Final = 100
 """Points that are made in one step: some 300 us."""
 NS_PER_MS: Final = 1_000_000
+SPAN_ID_BYTES: Final = 8
 SPAN_FLAGS: Final = 0x301
 """Sampled; and that it is known to be remote where the parent is, which it is."""
 BUCKET_LABEL: Final = "le"
@@ -74,7 +76,7 @@ class Encoder:
                 key=key,
                 value=common.AnyValue(int_value=value)
                 if isinstance(value, int)
-                else common.AnyValue(string_value=value.encode("utf-8", "replace").decode()),
+                else common.AnyValue(string_value=_unicode(value)),
             )
             for key, value in values.items()
         ]
@@ -83,122 +85,99 @@ class Encoder:
 
     def metrics(self, metrics: Iterable[Metric], now_ms: int) -> Requests:
         """The requests that these metrics are, as of now."""
-        proto, count = self._loaded["metrics"], 0
         requests: list[bytes] = []
-        made: list[Any] = []
+        request, made = self._metrics_request()
+        count = 0
         for metric in metrics:
-            points = self._histogram if metric.type == "histogram" else self._numbers
-            for one, size in points(metric, now_ms * NS_PER_MS):
-                made.append(one)
-                count += size
+            add = self._add_histogram if metric.type == "histogram" else self._add_numbers
+            for samples in _parts_of(metric):
+                count += add(made, metric, samples, now_ms * NS_PER_MS)
                 if count >= POINTS_MAX:
-                    requests.append(self._metrics_request(proto, made))
-                    made, count = [], 0
+                    requests.append(request.SerializeToString())
+                    request, made = self._metrics_request()
+                    count = 0
                 yield
-        if made:
-            requests.append(self._metrics_request(proto, made))
+        if count:
+            requests.append(request.SerializeToString())
         return requests
 
-    def _metrics_request(self, proto: Any, metrics: Sequence[Any]) -> bytes:
-        scoped = proto.ScopeMetrics(scope=self._scope, metrics=metrics)
-        found = proto.ResourceMetrics(resource=self._resource, scope_metrics=[scoped])
-        request = self._loaded["metrics_service"].ExportMetricsServiceRequest(
-            resource_metrics=[found]
-        )
-        content: bytes = request.SerializeToString()
-        return content
+    def _metrics_request(self) -> tuple[Any, Any]:
+        """A request, and where its metrics are added: what is added is not copied any more."""
+        request = self._loaded["metrics_service"].ExportMetricsServiceRequest()
+        found = request.resource_metrics.add(resource=self._resource)
+        return request, found.scope_metrics.add(scope=self._scope).metrics
 
-    def _numbers(self, metric: Metric, now_ns: int) -> Iterable[tuple[Any, int]]:
-        """A counter or gauge, so many points at a time."""
+    def _add_numbers(
+        self, made: Any, metric: Metric, samples: Sequence[Sample], now_ns: int
+    ) -> int:
+        """Series of a counter or gauge. Returns how many points they are."""
         proto = self._loaded["metrics"]
         is_counter = metric.type == "counter"
-        name = f"{metric.name}_total" if is_counter else metric.name
-        samples = [sample for sample in metric.samples if sample.name == name]
-        for first in range(0, len(samples), AT_ONCE):
-            points = [
-                proto.NumberDataPoint(
-                    attributes=self._attributes(sample.labels),
-                    start_time_unix_nano=self._started_ns if is_counter else 0,
-                    time_unix_nano=now_ns,
-                    as_double=sample.value,
-                )
-                for sample in samples[first : first + AT_ONCE]
-            ]
-            made = proto.Metric(name=name, description=metric.documentation)
-            if is_counter:
-                made.sum.CopyFrom(
-                    proto.Sum(
-                        data_points=points,
-                        aggregation_temporality=proto.AGGREGATION_TEMPORALITY_CUMULATIVE,
-                        is_monotonic=True,
-                    )
-                )
-            else:
-                made.gauge.CopyFrom(proto.Gauge(data_points=points))
-            yield made, len(points)
+        one = made.add(name=samples[0].name, description=metric.documentation)
+        if is_counter:
+            one.sum.aggregation_temporality = proto.AGGREGATION_TEMPORALITY_CUMULATIVE
+            one.sum.is_monotonic = True
+        points = one.sum.data_points if is_counter else one.gauge.data_points
+        for sample in samples:
+            points.add(
+                attributes=self._attributes(sample.labels),
+                start_time_unix_nano=self._started_ns if is_counter else 0,
+                time_unix_nano=now_ns,
+                as_double=sample.value,
+            )
+        return len(points)
 
-    def _histogram(self, metric: Metric, now_ns: int) -> Iterable[tuple[Any, int]]:
+    def _add_histogram(
+        self, made: Any, metric: Metric, samples: Sequence[Sample], now_ns: int
+    ) -> int:
         """A histogram of one series: bounds, and what is between each two."""
         proto = self._loaded["metrics"]
         bounds: list[float] = []
         up_to: list[int] = []
         total = 0.0
-        for sample in metric.samples:
+        for sample in samples:
             if sample.name == f"{metric.name}_bucket":
                 bounds.append(float(sample.labels[BUCKET_LABEL]))
                 up_to.append(int(sample.value))
             elif sample.name == f"{metric.name}_sum":
                 total = sample.value
-        between = [after - before for before, after in zip([0, *up_to], up_to, strict=False)]
-        point = proto.HistogramDataPoint(
+        one = made.add(name=metric.name, description=metric.documentation)
+        one.histogram.aggregation_temporality = proto.AGGREGATION_TEMPORALITY_CUMULATIVE
+        one.histogram.data_points.add(
             start_time_unix_nano=self._started_ns,
             time_unix_nano=now_ns,
             count=up_to[-1],
             sum=total,
-            bucket_counts=between,
+            bucket_counts=[after - before for before, after in pairwise([0, *up_to])],
             explicit_bounds=bounds[:-1],
         )
-        made = proto.Metric(name=metric.name, description=metric.documentation)
-        made.histogram.CopyFrom(
-            proto.Histogram(
-                data_points=[point],
-                aggregation_temporality=proto.AGGREGATION_TEMPORALITY_CUMULATIVE,
-            )
-        )
-        yield made, 1
+        return 1
 
     # --- spans --------------------------------------------------------------------------------
 
     def spans(self, spans: Sequence[Span]) -> Request:
         """The request that these spans are."""
-        proto = self._loaded["traces"]
-        made = []
+        request = self._loaded["trace_service"].ExportTraceServiceRequest()
+        found = request.resource_spans.add(resource=self._resource)
+        made = found.scope_spans.add(scope=self._scope).spans
+        kinds = self._loaded["traces"].Span
         for span in spans:
-            made.append(self._span(proto, span))
+            parent = span.parent
+            made.add(
+                trace_id=parent.trace_id,
+                span_id=self._new_id(SPAN_ID_BYTES),
+                parent_span_id=parent.span_id,
+                trace_state=parent.state,
+                flags=SPAN_FLAGS,
+                name=_unicode(span.name),
+                kind=kinds.SPAN_KIND_CONSUMER if span.is_delivery else kinds.SPAN_KIND_PRODUCER,
+                start_time_unix_nano=span.start_ms * NS_PER_MS,
+                end_time_unix_nano=span.end_ms * NS_PER_MS,
+                attributes=self._attributes(span.attributes),
+            )
             yield
-        scoped = proto.ScopeSpans(scope=self._scope, spans=made)
-        found = proto.ResourceSpans(resource=self._resource, scope_spans=[scoped])
-        service = self._loaded["trace_service"]
-        request = service.ExportTraceServiceRequest(resource_spans=[found])
         content: bytes = request.SerializeToString()
         return content
-
-    def _span(self, proto: Any, span: Span) -> Any:
-        parent = span.parent
-        return proto.Span(
-            trace_id=parent.trace_id,
-            span_id=self._new_id(8),
-            parent_span_id=parent.span_id,
-            trace_state=parent.state,
-            flags=SPAN_FLAGS,
-            name=span.name.encode("utf-8", "replace").decode(),
-            kind=proto.Span.SPAN_KIND_CONSUMER
-            if span.is_delivery
-            else proto.Span.SPAN_KIND_PRODUCER,
-            start_time_unix_nano=span.start_ms * NS_PER_MS,
-            end_time_unix_nano=span.end_ms * NS_PER_MS,
-            attributes=self._attributes(span.attributes),
-        )
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -214,3 +193,18 @@ class Encoder:
         partial = found.partial_success
         count = partial.rejected_spans if signal == "traces" else partial.rejected_data_points
         return count, partial.error_message
+
+
+def _parts_of(metric: Metric) -> Iterator[Sequence[Sample]]:
+    """The samples of a metric, so many at a time; a histogram is whole."""
+    samples = metric.samples
+    if metric.type == "histogram":
+        yield samples
+        return
+    for first in range(0, len(samples), AT_ONCE):
+        yield samples[first : first + AT_ONCE]
+
+
+def _unicode(text: str) -> str:
+    """Names of topics may have any bytes, which became surrogates."""
+    return text.encode("utf-8", "replace").decode()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final
 
@@ -112,7 +112,7 @@ class SpanSource:
             return False
         self._has_failed = False
         self._position = scan.end
-        await self._take_in(scan)
+        await in_steps(self._take_in(scan))
         return scan.end < self._store.log.flushed
 
     def _fail(self, error: Exception, end: int) -> None:
@@ -123,7 +123,8 @@ class SpanSource:
         self.passed_bytes += end - self._position
         self._position = end
 
-    async def _take_in(self, scan: Scan) -> None:
+    def _take_in(self, scan: Scan) -> Generator[None, None, None]:
+        """Make the spans of what was found, in steps."""
         self.dropped["rate"] += scan.dropped_count
         for message in scan.messages:
             topic = self._engine.core.metas.user_name(message.topic)
@@ -131,8 +132,9 @@ class SpanSource:
             if destination is not None:
                 self._add(publish_span(message, destination))
                 self._deliveries.add(message, destination, topic)
+            yield
         for stored_ms, op in scan.ops:
-            for span in await in_steps(self._deliveries.settled(op, stored_ms)):
+            for span in (yield from self._deliveries.settled(op, stored_ms)):
                 self._add(span)
 
     def _room(self) -> int:

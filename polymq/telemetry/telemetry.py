@@ -21,7 +21,7 @@ from polymq.workers import Workers
 
 READ_SECONDS: Final = 0.2
 """Between two looks at the log."""
-SPANS_AT_ONCE: Final = 512
+SPANS_AT_ONCE: Final = 256
 """Of one request."""
 SEND_SECONDS: Final = 1.0
 """Between two requests with spans, unless one is full."""
