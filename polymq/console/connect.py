@@ -157,7 +157,7 @@ def _show_client(console: Console, topic: str) -> None:
             if not rows:
                 ui.label(seen.get("refused", "no messages"))
             for row in rows:
-                show_message(row)
+                show_message(console, row)
 
     every(REFRESH_SECONDS, refresh)
 

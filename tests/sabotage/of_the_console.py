@@ -21,7 +21,7 @@ OF_THE_CONSOLE = (
         path="polymq/console/traces.py",
         old="    ui.context.client.on_delete(trace.end)\n",
         new="",
-        tests=(SCREENS,),
+        tests=(f"{SCREENS}::test_a_trace_shows_packets_and_ends_with_its_tab",),
     ),
     Sabotage(
         name="a-tail-that-grows",
@@ -45,7 +45,7 @@ OF_THE_CONSOLE = (
         path="polymq/console/details.py",
         old="action.label, typed=action.typed)",
         new="action.label)",
-        tests=(SCREENS,),
+        tests=(f"{SCREENS}::test_a_topic_from_its_creation_to_its_end",),
     ),
     Sabotage(
         name="texts-of-errors-are-shown",
@@ -109,6 +109,6 @@ OF_THE_CONSOLE = (
         path="polymq/console/lists.py",
         old='        if action is not None and self._console.may(action("").right):\n',
         new="        if action is not None:\n",
-        tests=(ALL,),
+        tests=(f"{ALL}::test_every_screen",),
     ),
 )
