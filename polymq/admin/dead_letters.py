@@ -17,7 +17,7 @@ from polymq.admin.pages import STEP_ENTRIES, Listing, Page, PageQuery, page_of
 from polymq.admin.redriving import SCAN_MAX, Letter, Location, QueueLocation, Sender, TopicLocation
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
-from polymq.broker.errors import Reason, Refused
+from polymq.broker.errors import PASSING, Reason, Refused
 from polymq.broker.moves.set_aside import ASIDE_TOPIC
 from polymq.broker.port import REST, display_name, parse_display_name
 from polymq.steps import SLICE_SECONDS, in_steps
@@ -308,8 +308,9 @@ class DeadLetterHandlers:
         location, target = self._readable(call), _target(wanted)
         if isinstance(location, TopicLocation) and location.name.startswith(RETRY_PREFIX):
             raise Refused(Reason.LOCKED, "its group gets these again by itself")
+        sender = Sender(self._engine, call.port, target, location.id)
         if wanted.dry_run:
-            return await self._count(location, wanted, target)
+            return await self._count(location, wanted, sender)
         if location.id in self._busy:
             raise Refused(
                 Reason.LOCKED, f"dead letters of {location.id} are being sent on: try later"
@@ -317,7 +318,6 @@ class DeadLetterHandlers:
         self._engine.core.check_writable()
         self._busy.add(location.id)
         try:
-            sender = Sender(self._engine, call.port, target, location.id)
             outcome = await location.move(lambda one: _passes(one, wanted), sender, wanted.limit)
         finally:
             self._busy.discard(location.id)
@@ -341,9 +341,7 @@ class DeadLetterHandlers:
             dry_run=False,
         )
 
-    async def _count(
-        self, location: Location, wanted: RedriveBody, target: Target | None
-    ) -> Redriven:
+    async def _count(self, location: Location, wanted: RedriveBody, sender: Sender) -> Redriven:
         count = looked_at = 0
         failed: dict[str, int] = {}
         complete = True
@@ -354,9 +352,12 @@ class DeadLetterHandlers:
             looked_at += 1
             if not _passes(letter, wanted):
                 continue
-            if target is None and letter.cause.origin is None:
-                text = "where it came from is not known: name a target"
-                failed[text] = failed.get(text, 0) + 1
+            try:
+                sender.check(letter)
+            except Refused as refused:
+                if refused.reason in PASSING:
+                    raise
+                failed[refused.text] = failed.get(refused.text, 0) + 1
                 continue
             count += 1
         return Redriven(

@@ -34,6 +34,7 @@ from polymq.broker.port import BrokerPort, Position
 from polymq.broker.queues.inspection import ready_stretches
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.topics.retained import RETAIN_PROPERTY
+from polymq.broker.topics.routes import TopicRoute
 from polymq.broker.topics.topic import Topic, TopicTemplate
 from polymq.core_log.kernels.batch import RECORD_STORE_MS_AT
 from polymq.steps import SLICE_SECONDS
@@ -394,10 +395,22 @@ class Sender:
 
     def __call__(self, letter: Letter) -> TopicTemplate:
         """Raises Refused: why it cannot go there."""
+        return self.template(letter.meta, self._target(letter))
+
+    def check(self, letter: Letter) -> None:
+        """Whether it could go there now; nothing changes. Raises Refused: why not."""
+        target = self._target(letter)
+        if target.exchange is not None:
+            self._exchange_route(target.exchange, target)
+            return
+        self._port.principal.check_publish(target.topic, target.tag)
+        self._engine.topics.address(target.topic, target.tag)
+
+    def _target(self, letter: Letter) -> Target:
         target = self._to or letter.cause.origin
         if target is None:
             raise Refused(Reason.BAD_ARGUMENT, "where it came from is not known: name a target")
-        return self.template(letter.meta, target)
+        return target
 
     def template(self, meta: RunMeta, target: Target) -> TopicTemplate:
         """How messages of a kind are stored at a target. Raises Refused."""
@@ -415,14 +428,18 @@ class Sender:
             self._port.principal.check_publish(target.topic, target.tag)
             route = engine.topics.route(target.topic, target.tag)
             return engine.topics.template(route, properties=properties)
-        if self._port is not engine.port:
-            self._port.exchanges.route(target.exchange, target.routing_key)  # asks for the right
-        found = engine.exchanges.dead_letter_route(target.exchange, target.routing_key, ())
-        if found is None:
-            what = f"exchange {target.exchange!r}" if target.exchange else "such queue"
-            raise Refused(Reason.NOT_FOUND, f"there is no {what}")
-        if not found.routed:  # it would be in no queue any more
-            raise Refused(Reason.NOT_FOUND, f"nobody takes what is sent to {target.text}")
+        found = self._exchange_route(target.exchange, target)
         if target.exchange != found.topic:
             properties[EXCHANGE_PROPERTY] = target.exchange
         return engine.topics.template(found, properties=properties)
+
+    def _exchange_route(self, exchange: str, target: Target) -> TopicRoute:
+        if self._port is not self._engine.port:
+            self._port.exchanges.route(exchange, target.routing_key)  # asks for the right
+        found = self._engine.exchanges.dead_letter_route(exchange, target.routing_key, ())
+        if found is None:
+            what = f"exchange {exchange!r}" if exchange else "such queue"
+            raise Refused(Reason.NOT_FOUND, f"there is no {what}")
+        if not found.routed:  # it would be in no queue any more
+            raise Refused(Reason.NOT_FOUND, f"nobody takes what is sent to {target.text}")
+        return found

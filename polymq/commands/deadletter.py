@@ -115,11 +115,12 @@ def deadletter_redrive(
     yes: bool,
     as_json: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Send the dead letters at LOCATION on.
 
     Each goes where it was published first, or all go to a target. Each leaves its location and is
-    stored at the target in one step, also if the server crashes.
+    stored at the target in one step, also if the server crashes. The exit code is 1 if some have to
+    stay where they are.
     """
     if exchange is None and topic is None and (routing_key or tag is not None):
         raise Failure(ExitCode.USAGE, "--routing-key is for --exchange, and --tag for --topic")
@@ -140,15 +141,17 @@ def deadletter_redrive(
             least = "" if found["complete"] or limit == found["messages"] else "at least "
             confirm(f"Send on {least}{found['messages']:,} messages from {location}?")
         found = _redrive(admin, path, body, limit)
+    code = ExitCode.FAILED if found["failed"] else ExitCode.OK
     if as_json:
         show_json(found)
-        return
+        return code
     verb = "would be sent on" if dry_run else "were sent on"
     echo(f"{found['messages']:,} messages of {location} {verb}.")
     for text, count in sorted(found["failed"].items()):
         echo(f"{count:,} stay where they are: {text}.", err=True)
     if not found["complete"] and found["messages"] != limit:
         echo("There are more dead letters, and not all were looked at.", err=True)
+    return code
 
 
 def _redrive(admin: AdminClient, path: str, body: Row, limit: int | None) -> Row:

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 import click
 
-from polymq.admin.client import AdminClient
 from polymq.admin.operations import API_PATH
 from polymq.commands.access import admin_client, operator_options
 from polymq.errors import ExitCode, Failure
 from polymq.management.definitions_file import SECTIONS, definitions_of, read_definitions
 from polymq.management.errors import Problem
 from polymq.management.import_group import PATH
-from polymq.management.plans import Remark, Step, planned
+from polymq.management.plans import Remark, Step, planned, without_lost_ends
 from polymq.terminal import echo, printable
 
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -41,18 +40,26 @@ def rabbitmq_definitions(file: Path, dry_run: bool, **options: Any) -> int:
     """
     steps, remarks = _read(file)
     losses = sum(remark.is_loss for remark in remarks)
+    harmless = len(remarks) - losses
     for remark in remarks:
         echo(printable(str(remark)), err=True)
-    if not dry_run:
-        for text in _sent(admin_client(options), steps):
-            echo(printable(text), err=True)
-            losses += 1
     counts = dict.fromkeys(SECTIONS, 0)
-    for step in steps:
-        counts[step.section] += 1
+    if dry_run:
+        for step in steps:
+            counts[step.section] += 1
+    else:
+        client = admin_client(options)
+        for batch in _batches(steps):
+            answer = client.ask("POST", API_PATH + PATH, {"definitions": batch})
+            for text in answer["refused"]:
+                echo(printable(text), err=True)
+            losses += len(answer["refused"])
+            for section, count in answer["taken"].items():
+                counts[section] += count
     found = ", ".join(f"{count} {section}" for section, count in counts.items() if count)
-    done = "can be taken" if dry_run else "were sent to the server"
-    echo(f"{found or 'No definitions'} {done}, {losses} cannot be.")
+    done = "can be taken" if dry_run else "were taken"
+    rest = f", {harmless} need not be" if harmless else ""
+    echo(f"{found or 'No definitions'} {done}, {losses} cannot be{rest}.")
     return ExitCode.FAILED if losses else ExitCode.OK
 
 
@@ -70,16 +77,10 @@ def _read(file: Path) -> tuple[list[Step], list[Remark]]:
         raise Failure(ExitCode.USAGE, f"{file}: {problem.reason}") from None
     except OSError as error:
         raise Failure(ExitCode.USAGE, f"cannot read {file}: {error.strerror or error}") from error
-    plans = [planned(section, value) for section, value in definitions_of(definitions)]
+    each = (planned(section, value) for section, value in definitions_of(definitions))
+    plans = list(without_lost_ends(each))
     steps = [one for one in plans if isinstance(one, Step)]
     return steps, [one for one in plans if isinstance(one, Remark)]
-
-
-def _sent(client: AdminClient, steps: Sequence[Step]) -> Iterator[str]:
-    """Send what can be taken, in order; what the server did not take. Raises Failure."""
-    for batch in _batches(steps):
-        answer = client.ask("POST", API_PATH + PATH, {"definitions": batch})
-        yield from answer["refused"]
 
 
 def _batches(steps: Sequence[Step]) -> Iterator[list[dict[str, Any]]]:

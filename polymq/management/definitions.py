@@ -171,14 +171,19 @@ class Taken:
     """What an import has come to.
 
     Attributes:
-        count: definitions that were taken, or were there.
+        counts: definitions that were taken, or were there, by section.
         refused_count: those that could not be.
         remarks: what is said of the first of these.
     """
 
-    count: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     refused_count: int = 0
     remarks: list[Remark] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """All that were taken."""
+        return sum(self.counts.values())
 
     def refuse(self, remark: Remark) -> None:
         """One that could not be taken."""
@@ -226,7 +231,7 @@ class Importer:
                 taken.refuse(Remark(step.section, step.name, str(text)))
                 return Position(0)
             position = Position(0)  # what exists stays
-        taken.count += 1
+        taken.counts[step.section] = taken.counts.get(step.section, 0) + 1
         return position
 
     async def _take(self, step: Step, port: BrokerPort, by: str) -> Position:

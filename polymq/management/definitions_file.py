@@ -75,6 +75,8 @@ def _read_object(
         at = _after(text, _expect(text, at, ":"))
         if text[at] == "[" and name in sections:
             at = yield from _read_list(text, at, found.setdefault(name, []))
+        elif name in sections:
+            raise ValueError(f"{name} has to be a list")
         else:
             others[name], at = _DECODER.raw_decode(text, at)
         at = _after(text, at)

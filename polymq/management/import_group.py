@@ -39,13 +39,15 @@ class SomeDefinitions(Given):
     definitions: list[Definition]
 
 
-class Refusals(Value):
-    """What could not be taken.
+class ImportedDefinitions(Value):
+    """What became of the definitions.
 
     Attributes:
-        refused: a sentence for each definition.
+        taken: how many were taken or were there already, by section.
+        refused: a sentence for each that could not be taken.
     """
 
+    taken: dict[str, int]
     refused: list[str]
 
 
@@ -54,11 +56,12 @@ def import_group(engine: Engine) -> Group:
     broker = Broker(engine=engine, commits=Commits(engine))
     importer = Importer(broker, UserHandlers(broker), PermissionHandlers(broker))
 
-    async def take(call: Call[Given]) -> Refusals:
+    async def take(call: Call[Given]) -> ImportedDefinitions:
         given: list[Definition] = call.body.definitions
         plans = [planned(one.section, one.value) for one in given]
         taken = await importer.take(plans, call.port, call.caller)
-        return Refusals(refused=[str(remark) for remark in taken.remarks])
+        refused = [str(remark) for remark in taken.remarks]
+        return ImportedDefinitions(taken=taken.counts, refused=refused)
 
     return Group(
         name="rabbitmq-definitions",
@@ -73,7 +76,7 @@ def import_group(engine: Engine) -> Group:
                 right="admin",
                 handler=take,
                 body=SomeDefinitions,
-                answer=Refusals,
+                answer=ImportedDefinitions,
             )
         ],
     )

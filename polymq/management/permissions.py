@@ -37,7 +37,7 @@ DOCUMENT: Final = "management-permissions"
 _EVERYTHING: Final = ".*"
 NO_TOPIC_PERMISSIONS: Final = (
     "topic permissions are not kept apart here: rules are about exchange and routing key together. "
-    "Use `polymq permission add`, such as `USER publish EXCHANGE.key.#`"
+    "Use `polymq permission allow`, such as `USER publish EXCHANGE.key.#`"
 )
 
 

@@ -4,7 +4,7 @@ one definition after the other, and not at the broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from polymq.management.users import SHA256
 
 GUEST: Final = "guest"
 RESERVED: Final = "amq."
+_OF_USERS: Final = ("permissions", "topic_permissions")
 _FIELDS: Final = ("configure", "write", "read")
 _HARMLESS: Final = ("ha-", "queue-master-locator", "queue-mode", "queue-version", "queue-leader")
 """Beginnings of policies' keys that ask for what is always so here, or has no meaning."""
@@ -71,6 +72,11 @@ def planned(section: str, value: Any) -> Planned:
     """What becomes of a definition; None: there is nothing to do, and nothing to say."""
     if not isinstance(value, dict):
         return Remark(section, "?", "a definition has to be an object")
+    try:
+        if section != "bindings":
+            text_of(value, "user" if section in _OF_USERS else "name")
+    except Problem as problem:
+        return Remark(section, "?", problem.reason)
     name = _name_of(section, value)
     vhost = value.get("vhost", VHOST)
     if section != "users" and section != "vhosts" and vhost != VHOST:
@@ -86,9 +92,26 @@ def _name_of(section: str, value: Mapping[str, Any]) -> str:
     if section == "bindings":
         key = value.get("routing_key", "")
         return f"{value.get('source')} to {value.get('destination')} by {key!r}"
-    if section in ("permissions", "topic_permissions"):
-        return str(value.get("user"))
-    return str(value.get("name"))
+    found: str = value["user" if section in _OF_USERS else "name"]
+    return found
+
+
+def without_lost_ends(plans: Iterable[Planned]) -> Iterator[Planned]:
+    """Plans in which a binding is not taken if its queue or exchange is not. They are in the order
+    of the sections."""
+    lost: set[tuple[str, Any]] = set()
+    for plan in plans:
+        if isinstance(plan, Remark) and plan.is_loss:
+            lost.add((plan.section, plan.name))
+        elif isinstance(plan, Step) and plan.section == "bindings":
+            kind = text_of(plan.value, "destination_type", "queue")
+            ends = (("exchanges", plan.value["source"]), (f"{kind}s", plan.value["destination"]))
+            gone = next((end for end in ends if end in lost), None)
+            if gone is not None:
+                text = f"{gone[0].removesuffix('s')} {gone[1]!r} cannot be taken"
+                yield Remark("bindings", plan.name, text)
+                continue
+        yield plan
 
 
 def _user(name: str, value: Mapping[str, Any]) -> Planned:

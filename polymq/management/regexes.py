@@ -148,7 +148,7 @@ def _advice(expression: str, problem: str) -> str:
     return (
         f"the permission {expression!r} has no counterpart here: {problem}. Rules compare whole "
         "words between dots: use .*, ^name$, ^name\\..*, or several of these as in ^(a|b)$, or "
-        "`polymq permission add`"
+        "`polymq permission allow`"
     )
 
 

@@ -11,6 +11,7 @@ PROPERTIES = "tests/polymq/management/test_properties.py"
 PARTS = "tests/polymq/management/test_small_parts.py"
 CALLERS = "tests/polymq/management/test_callers.py"
 PASSWORDS = "tests/broker/test_rabbit_passwords.py"
+LETTERS = "tests/polymq/admin/test_dead_letters.py"
 
 OF_THE_MANAGEMENT = (
     Sabotage(
@@ -141,5 +142,29 @@ OF_THE_MANAGEMENT = (
         old='    return not digest.startswith("scrypt$") or bool(scram_iterations and not keys)\n',
         new='    return digest.startswith("$7$") or bool(scram_iterations and not keys)\n',
         tests=(PASSWORDS,),
+    ),
+    Sabotage(
+        name="names-of-numbers",
+        why="a file with a mistake makes users that nobody meant",
+        path="polymq/management/plans.py",
+        old='        if section != "bindings":\n',
+        new="        if False:\n",
+        tests=(DEFINITIONS,),
+    ),
+    Sabotage(
+        name="bindings-without-ends",
+        why="a dry run says that a binding can be taken, and the import refuses it",
+        path="polymq/management/plans.py",
+        old="            lost.add((plan.section, plan.name))\n",
+        new="            pass\n",
+        tests=(DEFINITIONS,),
+    ),
+    Sabotage(
+        name="dry-runs-do-not-look",
+        why="a dry run promises what the redrive cannot do",
+        path="polymq/admin/dead_letters.py",
+        old="                sender.check(letter)\n",
+        new="                pass\n",
+        tests=(LETTERS,),
     ),
 )

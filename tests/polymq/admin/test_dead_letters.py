@@ -131,6 +131,32 @@ def test_what_a_full_queue_refuses_stays(broker: Broker) -> None:
     assert (look(broker, "small"), look(broker, "dead")) == ([b"1"], [b"2"])
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"exchange": "none", "routing_key": "a"},
+        {"exchange": "", "routing_key": "none"},
+        {"exchange": "shop", "routing_key": "nobody.takes.it"},
+    ],
+)
+def test_a_dry_run_says_what_the_real_one_will(broker: Broker, target: dict[str, str]) -> None:
+    """Also that the target is not there."""
+    shop(broker)
+    give_up(broker, "orders", b"1", b"2")
+    tried = ask(broker, "redriveDeadLetters", "queue:dead", dry_run=True, **target)
+    done = ask(broker, "redriveDeadLetters", "queue:dead", **target)
+    assert (tried.messages, sum(tried.failed.values())) == (0, 2)
+    assert (tried.messages, tried.failed) == (done.messages, done.failed)
+
+
+def test_a_dry_run_makes_no_topic(broker: Broker) -> None:
+    shop(broker)
+    give_up(broker, "orders", b"1")
+    tried = ask(broker, "redriveDeadLetters", "queue:dead", dry_run=True, topic="new")
+    assert (tried.messages, tried.failed) == (1, {})
+    assert broker.port.topics.info("new") is None
+
+
 def test_some_of_a_priority_queue(broker: Broker) -> None:
     """A limit that one priority reaches is not forgotten because another has nothing."""
     shop(broker)

@@ -15,7 +15,7 @@ from polymq.management.definitions_file import (
     read_definitions,
 )
 from polymq.management.errors import Problem
-from polymq.management.plans import Remark, Step, planned
+from polymq.management.plans import Remark, Step, planned, without_lost_ends
 
 
 def read(content: bytes) -> tuple[dict[str, list[str]], int]:
@@ -124,3 +124,44 @@ def test_policies_without_a_meaning_are_no_loss() -> None:
     remark = planned("policies", {"name": "ha", "definition": {"ha-mode": "all"}})
     assert isinstance(remark, Remark)
     assert not remark.is_loss
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("users", {"name": 1, "tags": ""}),
+        ("queues", {"name": True}),
+        ("exchanges", {"name": None, "type": "topic"}),
+        ("permissions", {"user": 7, "configure": "", "write": "", "read": ""}),
+        ("queues", {}),
+    ],
+)
+def test_names_are_texts(section: str, value: dict[str, Any]) -> None:
+    """No user is called "1" because a file has the number."""
+    plan = planned(section, value)
+    assert isinstance(plan, Remark)
+    assert "has to be a text" in plan.text or "key_missing" in plan.text
+
+
+def test_a_section_is_a_list() -> None:
+    with pytest.raises(Problem) as refused:
+        read(b'{"queues": {"a": 1}}')
+    assert "queues has to be a list" in refused.value.reason
+
+
+def test_bindings_go_with_their_ends() -> None:
+    """What is said beforehand is what happens: the server refuses them."""
+    exchange = {"name": "e", "type": "x-random"}
+    ends = [("e", "q"), ("amq.topic", "q"), ("amq.topic", "f")]
+    bindings = [
+        {"source": source, "destination": end, "destination_type": kind, "routing_key": "k"}
+        for (source, end), kind in zip(ends, ("queue", "queue", "exchange"), strict=True)
+    ]
+    plans = [planned("exchanges", exchange), planned("queues", {"name": "q"})]
+    plans += [planned("bindings", one) for one in bindings]
+    remark, queue, lost, *rest = without_lost_ends(plans)
+    assert isinstance(remark, Remark)
+    assert isinstance(queue, Step)
+    assert isinstance(lost, Remark)
+    assert lost.text == "exchange 'e' cannot be taken"
+    assert all(isinstance(one, Step) for one in rest)
