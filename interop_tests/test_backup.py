@@ -358,7 +358,7 @@ def test_a_server_killed_during_a_backup(start_server: StartServer, tmp_path: Pa
 def test_a_server_started_again_during_a_backup(start_server: StartServer, tmp_path: Path) -> None:
     """It knows nothing of the backup, and says so rather than that somebody is not let in."""
     server = start_server(**SMALL)
-    fill(server, 30)
+    fill(server, 80)
     Admin(server).add("root", "admin")  # the command has the token of this start from now on
     target = tmp_path / "backup"
     process = launch(

@@ -111,10 +111,10 @@ def test_one_message_over_all_protocols(server: Server) -> None:
         kind = {"Content-Type": "application/json"}
         assert http_ask(server, "POST", f"{path}:reject", tokens.encode(), **kind)[0] == 200
 
-    def is_told() -> bool:
+    def is_settled() -> bool:
         return ("settled", "") in events(way(server, position), "queue:orders")
 
-    until(is_told)
+    until(is_settled)
     found = way(server, position)
     assert events(found, "queue:orders") == [("delivered", ""), ("settled", "")]
     assert ("dead-lettered", "rejected") in events(found, "queue:picky")

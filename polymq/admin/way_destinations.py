@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from polymq.admin.way_values import Destination, DestinationKind, DestinationState, Holder
+from polymq.admin.way_values import Destination, DestinationKind, DestinationState, MessageHolder
 from polymq.broker.engine import Engine
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
@@ -225,7 +225,7 @@ class Destinations:
 
     # --- who has it -----------------------------------------------------------------------------
 
-    def _holder(self, group: Group, offset: int) -> Generator[None, None, Holder | None]:
+    def _holder(self, group: Group, offset: int) -> Generator[None, None, MessageHolder | None]:
         if isinstance(group, ShareGroup):
             for session in list(group.members):
                 if (yield from _has_in_flight(session, group, offset)):
@@ -244,7 +244,9 @@ class Destinations:
                 for stretches in consumer.held():
                     if any(first <= offset < first + count for first, count in stretches):
                         said = consumer.describe()
-                        return Holder(name=said.name, connection=said.connection, user=said.user)
+                        return MessageHolder(
+                            name=said.name, connection=said.connection, user=said.user
+                        )
                     yield
         return None
 
@@ -282,8 +284,8 @@ def offset_of(index: Index, position: int) -> int | None:
     return None
 
 
-def _session_holder(session: MqttSession) -> Holder:
-    return Holder(name=session.client_id, connection="", user=session.principal)
+def _session_holder(session: MqttSession) -> MessageHolder:
+    return MessageHolder(name=session.client_id, connection="", user=session.principal)
 
 
 def _has_in_flight(

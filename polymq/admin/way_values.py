@@ -91,7 +91,7 @@ class Origin(Value):
     destination: str | None
 
 
-class Holder(Value):
+class MessageHolder(Value):
     """Who has a message and has not acknowledged it.
 
     Attributes:
@@ -137,7 +137,7 @@ class Destination(Value):
     redelivered: bool | None = None
     returned: int | None = None
     expires_ms: int | None = None
-    holder: Holder | None = None
+    holder: MessageHolder | None = None
 
 
 class Event(Value):

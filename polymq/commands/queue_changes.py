@@ -154,7 +154,7 @@ def queue_bind(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Let queue NAME have what is published to EXCHANGE and matches the routing key."""
+    """Bind queue NAME to EXCHANGE by a routing key."""
     _change("bind", name, _binding(exchange, key, arguments), as_json, options)
 
 

@@ -48,7 +48,7 @@ AT_ONCE_BYTES: Final = 64 * MIB
 def message_way(
     position: str, from_position: int | None, log_mib: int, as_json: bool, **options: Any
 ) -> None:
-    """Show where a message came from, where it is, and what happened to it.
+    """Show where a message came from, where it is, and what happened.
 
     POSITION is a position that `polymq message list`, `read` or `find` prints; ID is a RocketMQ
     message id. What the message contains is not shown.
