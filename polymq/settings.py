@@ -95,6 +95,13 @@ def _not_empty(value: object) -> object:
     return value
 
 
+def _some_address(value: object) -> object:
+    """An empty one comes from a variable that is not set, too."""
+    if value == "":
+        raise ValueError("must not be empty; '0.0.0.0' is every address of this machine")
+    return value
+
+
 NameServerAddress = Annotated[str, AfterValidator(_checked_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_address(text))]
 
@@ -102,7 +109,7 @@ AddressOrEmpty = Annotated[str, AfterValidator(lambda text: text and _checked_ad
 class ServerSettings(Section):
     """The server as a whole."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, BeforeValidator(_some_address)] = "127.0.0.1"
     """The address that every listener binds to. Only this machine can reach the default."""
     allow_insecure: bool = False
     """Whether clients of other machines may read and write everything while there are no users. If

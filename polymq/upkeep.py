@@ -18,6 +18,7 @@ from polymq.broker.port import Position
 from polymq.broker.retention.retention import InWorker, Round, UntilFlushed
 from polymq.core_log.errors import StoreError
 from polymq.core_log.store import Store
+from polymq.lasting_tasks import report_bug
 from polymq.logs import logger
 from polymq.workers import Workers
 
@@ -75,7 +76,7 @@ class Upkeep:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run()), loop.create_task(self._watch_disk())]
         for task in self._tasks:
-            task.add_done_callback(_report_bug)
+            task.add_done_callback(report_bug)
 
     async def stop(self) -> None:
         """Save a last time, unless the log has failed, and stop. A round of retention that runs is
@@ -271,10 +272,3 @@ class Upkeep:
         for what in sorted(self._troubles.intersection(whats)):
             self._troubles.discard(what)
             logger("polymq.upkeep").info("saved again", what=what)
-
-
-def _report_bug(task: asyncio.Task[None]) -> None:
-    """Neither task ends by itself: one that does ended by an exception that nobody foresaw."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        context = {"message": "upkeep ended", "exception": error, "task": task}
-        task.get_loop().call_exception_handler(context)

@@ -9,6 +9,7 @@ from typing import Final
 
 from polymq.broker.engine import Engine
 from polymq.core_log.store import Store
+from polymq.lasting_tasks import report_bug
 from polymq.metrics.exposition import Exposition
 from polymq.metrics.registry import Probe, Value, counter, gauge
 from polymq.net.kernels.streams import clock_ms
@@ -82,6 +83,8 @@ class Telemetry:
         if self._traces is not None and self._spans is not None:
             self._tasks.append(loop.create_task(self._run_reader(self._spans)))
             self._tasks.append(loop.create_task(self._run_traces(self._traces, self._spans)))
+        for task in self._tasks:
+            task.add_done_callback(report_bug)
 
     def prepare(self, settings: Settings) -> Callable[[], None]:
         """Read the files of other settings, maybe in a thread. Returns what goes on with them, on

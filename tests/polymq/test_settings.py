@@ -96,6 +96,12 @@ def test_a_data_directory_without_a_name_is_refused() -> None:
     assert text.startswith("option: server.data_directory: must not be empty")
 
 
+def test_an_address_without_a_name_is_refused() -> None:
+    """The system would say that it cannot be resolved, of the first listener that there is."""
+    text = refusal(flags={"server": {"host": ""}})
+    assert text.startswith("option: server.host: must not be empty; '0.0.0.0' is every address")
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
