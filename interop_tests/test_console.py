@@ -94,7 +94,7 @@ def test_a_page_of_another_name_is_refused(server: Server, console: str) -> None
     [
         (["--url", "ftp://a"], "--url begins with http:// or https://"),
         (["--ca", os.devnull], "--ca /dev/null has no certificates"),
-        (["--host", "192.0.2.1"], "192.0.2.1 is not an address of this machine"),
+        (["--host", "192.0.2.1", "--allow-plain"], "192.0.2.1 is not an address of this machine"),
     ],
 )
 def test_mistakes(options: list[str], text: str) -> None:
