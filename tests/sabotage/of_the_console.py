@@ -80,14 +80,6 @@ OF_THE_CONSOLE = (
         tests=(COMMAND,),
     ),
     Sabotage(
-        name="consoles-without-tls",
-        why="operators' passwords cross the network, and nobody has decided that they may",
-        path="polymq/commands/console.py",
-        old="    elif not allow_plain and not is_loopback(host):\n",
-        new="    elif False:\n",
-        tests=(COMMAND,),
-    ),
-    Sabotage(
         name="a-topic-ends-its-quotes",
         why="who copies a program runs what the name of a topic says",
         path="polymq/console/snippets/__init__.py",

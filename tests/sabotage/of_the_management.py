@@ -144,14 +144,6 @@ OF_THE_MANAGEMENT = (
         tests=(PASSWORDS,),
     ),
     Sabotage(
-        name="names-of-numbers",
-        why="a file with a mistake makes users that nobody meant",
-        path="polymq/management/plans.py",
-        old='        if section != "bindings":\n',
-        new="        if False:\n",
-        tests=(DEFINITIONS,),
-    ),
-    Sabotage(
         name="bindings-without-ends",
         why="a dry run says that a binding can be taken, and the import refuses it",
         path="polymq/management/plans.py",
