@@ -134,3 +134,21 @@ def test_the_way_of_a_message(server: Server, browser: Browser) -> None:
     browser.click(linked)
     browser.sees("Takes the place of")
     browser.sees("dead-lettered (rejected) out of queue:orders")
+
+
+def test_a_message_is_shown_as_it_is(server: Server, browser: Browser) -> None:
+    """With its blanks, and not as a page: it could have pictures that tell its author who looks."""
+    body = 'one\n```\n\n<img src="/planted.png">  two\n'
+    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("texts", durable=True)
+        channel.exchange_declare("shop", "topic", durable=True)
+        channel.queue_bind("texts", "shop", "#")
+        channel.basic_publish("shop", "new", body.encode(), pika.BasicProperties(delivery_mode=2))
+    browser.open("/messages/shop")
+    browser.sees("new")
+    browser.driver.find_element("css selector", ".q-expansion-item .q-item").click()
+    browser.sees('```\n\n<img src="/planted.png">  two')
+    assert not browser.driver.find_elements("css selector", 'img[src*="planted"]')

@@ -23,7 +23,7 @@ OPEN = (
 )
 CHANGING = """
 const harmless = new Set(['Menu', 'Light or dark', 'Log out', 'Previous page', 'Next page', 'Ask',
-                          'audit log', 'other lines', 'Clear', 'content_copy']);
+                          'audit log', 'other lines', 'Clear', 'Copy']);
 return [...document.querySelectorAll('.q-page button')]
   .filter(one => !one.disabled && one.offsetParent !== null)
   .map(one => one.getAttribute('aria-label') || one.innerText.replace(/^[a-z_]+\\n/, '').trim())

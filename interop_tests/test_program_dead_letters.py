@@ -12,8 +12,10 @@ from typing import Any
 import pika
 import pytest
 
+from interop_tests import queue_commands
 from interop_tests.conftest import Server
-from interop_tests.people import Admin, http_ask, http_publish, polymq
+from interop_tests.people import Admin, http_ask, http_publish
+from interop_tests.queue_commands import connect, ready
 
 DEAD = 3_000
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -21,22 +23,8 @@ SECONDS_MAX = 60
 
 
 def said(server: Server, *arguments: str, code: int = 0, text: str | None = None) -> str:
-    """What a command prints, on either stream."""
-    ended = polymq(server, "deadletter", *arguments, text=text)
-    assert ended.returncode == code, ended.stderr
-    assert "Traceback" not in ended.stderr
-    return ended.stdout + ended.stderr
-
-
-def connect(server: Server) -> pika.BlockingConnection:
-    return pika.BlockingConnection(
-        pika.ConnectionParameters(host="127.0.0.1", port=server.amqp_port)
-    )
-
-
-def ready(server: Server, queue: str) -> int:
-    count: int = Admin(server).good("GET", f"/api/v1/queues/{queue}")["ready"]
-    return count
+    """What a command of this group prints."""
+    return queue_commands.said(server, "deadletter", *arguments, code=code, text=text)
 
 
 def wait_for(server: Server, queue: str, count: int) -> None:

@@ -58,9 +58,9 @@ from polymq.core_log.record import Record
 
 SETTLES_PROPERTY: Final = "PMQ_S"
 """(group number, offset) in hex, with a dot between: the entry that this message replaces."""
-FROM_PROPERTY: Final = "PMQ_FROM"
+REPLACED_PROPERTY: Final = "PMQ_WAS"
 """The position of the record that this one replaces, in hex: for people who ask for its way."""
-FROM_ROOM: Final = 16 * 1024
+REPLACED_ROOM: Final = 16 * 1024
 """Bytes of properties up to which a record says it: those of 32 KiB may need all of their room."""
 QOS2_PROPERTY: Final = "PMQ_QOS2"
 """(session number, packet id) of an inbound QoS 2 message, in hex: stored with the message."""
@@ -77,7 +77,7 @@ _BOUND: Final = frozenset(
         b"PMQ_B",
         PROPERTY_CRC,
         SETTLES_PROPERTY.encode(),
-        FROM_PROPERTY.encode(),
+        REPLACED_PROPERTY.encode(),
         QOS2_PROPERTY.encode(),
         WILL_PROPERTY.encode(),
         OWNER_PROPERTY.encode(),
@@ -351,7 +351,7 @@ def settling_batch(
         extra = row.extra
         if number:
             extra += f"{SETTLES_PROPERTY}\x01{number:x}.{offset:x}\x02".encode()
-            extra += from_property(row, constant_bytes)
+            extra += replaced_property(row, constant_bytes)
         parts += (extra, row.body)
         body_at = at + len(extra)
         batch.add((at, 0), (body_at, len(row.body)), (at, len(extra)))
@@ -360,12 +360,12 @@ def settling_batch(
     return batch
 
 
-def from_property(row: Row, constant_bytes: int) -> bytes:
+def replaced_property(row: Row, constant_bytes: int) -> bytes:
     """The property that says which record another one replaces; nothing if that is not known, or
     may not fit."""
-    if not row.position or constant_bytes + len(row.extra) > FROM_ROOM:
+    if not row.position or constant_bytes + len(row.extra) > REPLACED_ROOM:
         return b""
-    return f"{FROM_PROPERTY}\x01{row.position:x}\x02".encode()
+    return f"{REPLACED_PROPERTY}\x01{row.position:x}\x02".encode()
 
 
 def _settle(group: Group, offsets: Sequence[int]) -> None:

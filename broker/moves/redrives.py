@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
-from polymq.broker.moves.moves import SENT_ON_PROPERTY, Row, from_property
+from polymq.broker.moves.moves import SENT_ON_PROPERTY, Row, replaced_property
 from polymq.broker.port.values import Position
 from polymq.broker.queues.cursor import Cursor
 from polymq.broker.queues.queue import Queue
@@ -77,7 +77,7 @@ class Redrives:
         first = queue.index.first_offset
         mark = f"{queue.number:x}.{offset:x}.{first:x}.{topic}"
         extra = row.extra + f"{SENT_ON_PROPERTY}\x01{mark}\x02".encode()
-        extra += from_property(row, len(template.record.properties))
+        extra += replaced_property(row, len(template.record.properties))
         batch = Batch(1)
         batch.buffer = extra + row.body
         batch.add((0, 0), (len(extra), len(row.body)), (0, len(extra)))

@@ -286,7 +286,6 @@ class NamedQueues:
         found = self.need_queue(name, owner)
         if found.queue.durable:
             self.core.check_writable(frees=True)
-        if found.queue.durable:
             self.queue_store.write_acks()  # the next ones are purged
         for group in found.group.all_groups():
             first = group.cursor.floor

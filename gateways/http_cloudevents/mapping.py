@@ -105,7 +105,7 @@ _DEAD_LETTER: Final = (
     DEAD_LETTER_REPLY,
     DEAD_LETTER_ATTEMPTS,
 )
-_BOUND: Final = ("PMQ_RETAIN", "PMQ_QOS2", "PMQ_S", "PMQ_FROM")
+_BOUND: Final = ("PMQ_RETAIN", "PMQ_QOS2", "PMQ_S", "PMQ_WAS")
 """Properties that changed the broker's state once, when their record was written: a copy of the
 message must not do it again. The last one says which record it replaced."""
 REPLY_BYTES_MAX: Final = 1024

@@ -85,6 +85,9 @@ class QueueMoveHandlers:
         location = QueueLocation(self._engine, call.path["name"])
         check_queue(call.port, location.name)
         self._check_target(location.name, wanted.to)
+        target = Target(exchange="", routing_key=wanted.to)
+        sender = Sender(self._engine, call.port, target, location.name, is_dead=False)
+        sender.check_target(target)
         ready = location.count()
         if wanted.dry_run:
             count = min(ready, wanted.count)
@@ -94,8 +97,6 @@ class QueueMoveHandlers:
                 Reason.LOCKED, f"messages of queue {location.name!r} are being moved: try later"
             )
         self._engine.core.check_writable()
-        target = Target(exchange="", routing_key=wanted.to)
-        sender = Sender(self._engine, call.port, target, location.name, is_dead=False)
         self._busy.add(location.name)
         try:
             outcome = await location.move(lambda _one: True, sender, wanted.count)

@@ -399,7 +399,10 @@ class Sender:
 
     def check(self, letter: Letter) -> None:
         """Whether it could go there now; nothing changes. Raises Refused: why not."""
-        target = self._target(letter)
+        self.check_target(self._target(letter))
+
+    def check_target(self, target: Target) -> None:
+        """Whether messages could go there now; nothing changes. Raises Refused: why not."""
         if target.exchange is not None:
             self._exchange_route(target.exchange, target)
             return

@@ -31,8 +31,8 @@ from polymq.broker.messages.amqp_content import AMQP_PROPERTY, read_amqp_content
 from polymq.broker.messages.dead_letter_history import history_of
 from polymq.broker.messages.time_to_live import ttl_of
 from polymq.broker.moves.moves import (
-    FROM_PROPERTY,
     OWNER_PROPERTY,
+    REPLACED_PROPERTY,
     SENT_ON_PROPERTY,
     settled_by,
 )
@@ -217,7 +217,7 @@ class WayHandlers:
             )
         else:
             return None
-        at = properties.get(FROM_PROPERTY)
+        at = properties.get(REPLACED_PROPERTY)
         position = None if at is None else int(at, 16)
         before: Record | None = None
         if position is not None and position >= self._engine.core.log.start:

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 from nicegui import ui
 
 from polymq.console.api import ApiError
+from polymq.console.fields import show_text
 from polymq.console.messages import show_message
 from polymq.console.shell import REFRESH_SECONDS, Console, every, frame, shown_errors
 from polymq.console.snippets import LANGUAGES, PROTOCOLS, Protocol, Target, program
@@ -115,7 +116,10 @@ def _show_program(
         return
     if user:
         ui.label(f"The program logs in as {user}: {protocol.key}.").classes("text-caption")
-    ui.code(text, language="bash" if language == "Shell" else language.lower()).classes("w-full")
+    ui.button("Copy", icon="content_copy", on_click=lambda: ui.clipboard.write(text)).props(
+        "flat dense"
+    )
+    show_text(text)
 
 
 def _show_client(console: Console, topic: str) -> None:

@@ -18,6 +18,14 @@ def show_fields(fields: Mapping[str, object]) -> None:
                     ui.label(str(value))
 
 
+def show_text(text: str) -> None:
+    """What somebody else wrote, as it is: with its blanks, and not as Markdown or HTML, which could
+    load pictures from elsewhere."""
+    ui.label(text).classes("w-full").style(
+        "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
+    )
+
+
 def show_rows(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table that is small enough to be shown whole."""
     ui.label(title).classes("text-h6 q-mt-md").props("role=heading aria-level=2")

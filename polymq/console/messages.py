@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from polymq.console.fields import show_text
 from polymq.console.shell import REFRESH_SECONDS, Console, every, frame, shown_errors
 from polymq.console.texts import moment, number, size
 from polymq.console.way import show_way
@@ -156,9 +157,7 @@ def show_message(console: Console, row: Row) -> None:
         with ui.tab_panels(tabs, value="JSON").classes("w-full"):
             for view, text in VIEWS.items():
                 with ui.tab_panel(view):
-                    ui.code(text(row), language=None if view != "JSON" else "json").classes(
-                        "w-full"
-                    )
+                    show_text(text(row))
             with ui.tab_panel("properties"):
                 shown = {
                     "key": row["key"],
@@ -169,7 +168,7 @@ def show_message(console: Console, row: Row) -> None:
                     "born": moment(row["born_ms"]),
                     **row["properties"],
                 }
-                ui.code(json.dumps(shown, indent=2, ensure_ascii=False), language="json")
+                show_text(json.dumps(shown, indent=2, ensure_ascii=False))
         ui.button("Way", icon="route", on_click=lambda: show_way(console, row["position"])).props(
             "flat dense"
         )

@@ -6,6 +6,7 @@ from tests.sabotage.plan import Sabotage
 
 SCREENS = "interop_tests/test_console_screens.py"
 TEXTS = "tests/polymq/console/test_dialogs.py"
+CONSOLE = "interop_tests/test_console.py::test_a_message_is_shown_as_it_is"
 COMMAND = "tests/polymq/commands/test_console.py"
 
 LINES = "tests/polymq/test_recent_lines.py"
@@ -102,5 +103,21 @@ OF_THE_CONSOLE = (
         old='        if action is not None and self._console.may(action("").right):\n',
         new="        if action is not None:\n",
         tests=(f"{ALL}::test_every_screen",),
+    ),
+    Sabotage(
+        name="consoles-without-tls",
+        why="operators' passwords cross the network, and nobody has decided that they may",
+        path="polymq/commands/console.py",
+        old="    elif not allow_plain and not is_loopback(host):\n",
+        new="    elif False:\n",
+        tests=(COMMAND,),
+    ),
+    Sabotage(
+        name="messages-are-markdown",
+        why="a message shows an operator pictures from elsewhere, and not what it contains",
+        path="polymq/console/messages.py",
+        old="                    show_text(text(row))\n",
+        new="                    ui.code(text(row))\n",
+        tests=(CONSOLE,),
     ),
 )

@@ -159,4 +159,13 @@ OF_THE_MANAGEMENT = (
         new="                pass\n",
         tests=(LETTERS,),
     ),
+    Sabotage(
+        name="names-of-numbers",
+        why="a file with a mistake makes users that nobody meant",
+        path="polymq/management/plans.py",
+        old='            text_of(value, "user" if section in _OF_USERS else "name")\n',
+        new='            value = {**value, "user": str(value.get("user")), "name": '
+        'str(value.get("name"))}\n',
+        tests=(DEFINITIONS,),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sabotage.plan import Sabotage
 
+NAMES = "tests/broker/test_property_names.py"
 WAY = "tests/polymq/admin/test_way.py"
 TEXT = "tests/polymq/test_way_text.py"
 
@@ -25,10 +26,18 @@ OF_THE_WAYS = (
         tests=(WAY,),
     ),
     Sabotage(
+        name="originals-are-taken-for-publishers",
+        why="a message that moved does not come to a client, or comes back to the one that sent it",
+        path="broker/moves/moves.py",
+        old='REPLACED_PROPERTY: Final = "PMQ_WAS"\n',
+        new='REPLACED_PROPERTY: Final = "PMQ_FROM"\n',
+        tests=(NAMES,),
+    ),
+    Sabotage(
         name="moved-messages-forget-their-originals",
         why="nobody finds the message that became a dead letter",
         path="broker/moves/moves.py",
-        old="            extra += from_property(row, constant_bytes)\n",
+        old="            extra += replaced_property(row, constant_bytes)\n",
         new="",
         tests=(WAY,),
     ),

@@ -300,4 +300,8 @@ def test_who_may_move(broker: Broker) -> None:
     ann = port_of(broker, "ann")
     assert refused(broker, "moveMessages", port=ann, to="to").reason is Reason.FORBIDDEN
     allow(broker, "ann", "subscribe", "q")
+    add_user(broker, "bob")
+    allow(broker, "bob", "subscribe", "q")
+    tried = refused(broker, "moveMessages", port=port_of(broker, "bob"), to="to", dry_run=True)
+    assert tried.reason is Reason.FORBIDDEN, "a dry run says so, too"
     assert ask(broker, "moveMessages", port=ann, to="to").messages == 1

@@ -13,7 +13,7 @@ from polymq.admin.message_values import Message
 from polymq.admin.messages import MessageHandlers
 from polymq.admin.way import WayHandlers
 from polymq.admin.way_values import Destination, Event, Way
-from polymq.broker.port import REST, Address, Reason, Refused
+from polymq.broker.port import PUBLISHER_PROPERTY, REST, Address, Reason, Refused
 from tests.broker import test_half_messages as half_messages
 from tests.broker import test_session_backlogs as backlog
 from tests.broker.queue_bench import bind, consume, declare, exchange, publish, ready
@@ -233,11 +233,14 @@ def test_a_dead_letter_and_its_original(broker: Broker, restarts: bool) -> None:
     assert said(ask(broker, first), "queue:work")[-1] == ("settled", "")
 
 
-def test_a_delayed_message(broker: Broker) -> None:
+@pytest.mark.parametrize("publisher", ["", "c", "$bridge/up"])
+def test_a_delayed_message(broker: Broker, publisher: str) -> None:
+    """Who published it is another property than which record it was."""
     declare(broker, "q")
     route = broker.port.exchanges.route("", "q")
     assert route is not None
-    made = broker.port.topics.template(route, properties={})
+    properties = {PUBLISHER_PROPERTY: publisher} if publisher else {}
+    made = broker.port.topics.template(route, properties=properties)
     broker.port.delays.publish_later(made, batch_of(b"late"), 0, 1, delay_ms=5000)
     broker.step(1.0)
     group = broker.engine.delays.group
@@ -255,6 +258,9 @@ def test_a_delayed_message(broker: Broker) -> None:
     copy = ask(broker, newest(broker, "q"))
     assert copy.origin is not None
     assert (copy.origin.what, copy.origin.position) == ("released", position)
+    record = broker.store.find_record(newest(broker, "q"))
+    assert record is not None
+    assert record.properties.get(PUBLISHER_PROPERTY, "") == publisher
 
 
 def test_a_retained_message_until_it_is_replaced(broker: Broker) -> None:

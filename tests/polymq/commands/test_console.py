@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
+from polymq.commands import console as console_command
 from polymq.commands.console import console
 from polymq.errors import ExitCode, Failure
 
 pytest.importorskip("nicegui", reason="needs the extra `console`")
 
+from polymq.console import app
 from polymq.console.api import ApiError, Broker
 from polymq.console.logins import Logins
 from polymq.console.shell import Console, enter
 
 FILES = Path(__file__).parents[3] / "interop_tests" / "certificates"
+
+
+@pytest.fixture(autouse=True)
+def _serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that is not refused would be served until a signal."""
+
+    def serve(*_: object, **__: object) -> None:
+        raise AssertionError("it is served")
+
+    monkeypatch.setattr(app, "serve_console", serve)
+    monkeypatch.setattr(console_command, "_listen", lambda *_: socket.socket())
 
 
 def refusal(*options: str) -> str:
