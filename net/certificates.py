@@ -87,7 +87,7 @@ def subject_of(transport: HasExtraInfo | None) -> str:
 
 def _names_of(der: bytes) -> Names:
     [(kind, certificate)] = _elements(der)
-    signed = next(_elements(certificate))[1]
+    signed = _first(certificate)[1]
     fields = [field for field in _elements(signed) if field[0] != _VERSION]
     # Serial number, signature, issuer, validity, subject.
     relative = [list(_attributes(content)) for _, content in _elements(_only(fields[4], _SEQUENCE))]
@@ -118,10 +118,10 @@ def _alternative_names(fields: list[tuple[int, bytes]]) -> Iterator[tuple[int, b
     for tag, content in fields:
         if tag != _EXTENSIONS:
             continue
-        for _, extension in _elements(_only(next(_elements(content)), _SEQUENCE)):
+        for _, extension in _elements(_only(_first(content), _SEQUENCE)):
             parts = list(_elements(extension))
             if _number(_only(parts[0], _OBJECT_ID)) == _ALTERNATIVE_NAMES:
-                yield from _elements(_only(next(_elements(_only(parts[-1], _OCTETS))), _SEQUENCE))
+                yield from _elements(_only(_first(_only(parts[-1], _OCTETS)), _SEQUENCE))
 
 
 def _text(tag: int, value: bytes) -> str:
@@ -164,6 +164,13 @@ def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
             raise ValueError("it ends too early")
         yield tag, der[start : start + size]
         at = start + size
+
+
+def _first(der: bytes) -> tuple[int, bytes]:
+    """Tag and content of the first element. Raises ValueError, IndexError."""
+    for element in _elements(der):
+        return element
+    raise ValueError("an element in it is empty")
 
 
 def _only(element: tuple[int, bytes], tag: int) -> bytes:

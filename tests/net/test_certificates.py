@@ -65,6 +65,14 @@ def test_a_certificate_cut_or_changed_is_an_error_or_names() -> None:
             names_of(whole[:size])
 
 
+def test_an_empty_element_is_malformed() -> None:
+    """What has to have something in it has nothing: the size of the extensions became 0."""
+    changed = bytearray(der_of(CLIENT))
+    changed[210] = 0
+    with pytest.raises(ValueError, match="empty"):
+        names_of(bytes(changed))
+
+
 @given(at=st.integers(0, 500), byte=st.integers(0, 255))
 def test_a_certificate_with_a_changed_byte(at: int, byte: int) -> None:
     changed = bytearray(der_of(CLIENT))
