@@ -472,7 +472,7 @@ class Node:
                 epoch=self._store.epoch,
                 clock_ms=clock_ms,
             )
-            self._registration.start()
+            await self._registration.start()
         return beside
 
     async def _open_monitoring(self, exposition: Exposition) -> int:
