@@ -137,6 +137,11 @@ class MqttSettings(ListenerSettings):
     """The longest keep alive of MQTT 5 clients. One that asks for a longer one or for none is told
     this one in CONNACK, and is closed after one and a half times it without a packet. Clients of
     the older versions cannot be told, so their own keep alive holds. 0: no limit."""
+    receive_max: Fresh[Annotated[int, Field(ge=1, le=65_535)]] = 65_535
+    """How many publishes of QoS 1 and 2 an MQTT 5 client may send before the first of them is
+    acknowledged (Receive Maximum). Clients are told it in CONNACK, and one that sends more is
+    closed with reason code 0x93. A publish of QoS 2 counts until its PUBREL. Clients of the older
+    versions cannot be told, and are not limited."""
     topic_aliases_out_max: Fresh[Annotated[int, Field(ge=0, le=1_000)]] = 10
     """How many topics the server gives a topic alias on one connection, to send the number instead
     of the name. The limit of the client (Topic Alias Maximum) holds as well. 0: none. Only MQTT 5

@@ -183,6 +183,7 @@ def mqtt_limits(
         connections_max=connections_max or chosen.connections_max,
         connection_rate_max=connection_rate_max,
         inflight_max=chosen.inflight_max,
+        receive_max=chosen.receive_max,
         topic_levels_max=chosen.topic_levels_max,
         packet_bytes_max=min(packet_bytes_max or largest, largest),
         names_publishers=chosen.shared_subscription_strategy == "hash_client",

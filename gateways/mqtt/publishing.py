@@ -166,6 +166,7 @@ class Publishing:
             raise error
         log.debug("QoS %d to %r refused: %s", qos >> 1, topic, error.text)
         if qos:
+            self._close_once(batch, first, last, qos)
             code = PUBLISH_REASONS[error.reason]
             bits = code - codes.REFUSED_BASE << codes.REFUSED_SHIFT
             for at in range(first * COLUMNS + FLAGS, last * COLUMNS, COLUMNS):
@@ -183,9 +184,17 @@ class Publishing:
     def _refused_payloads(self, batch: Batch, first: int, last: int) -> None:
         """Publishes [first, last) are not the text that they are said to be."""
         self._shared.counted.publishes_refused += last - first
-        if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS:
+        qos = batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS
+        if qos:
+            self._close_once(batch, first, last, qos)
             code = ReasonCode.PAYLOAD_FORMAT_INVALID
             self._path.shared.refusals.append((first, last, code, TEXTS[code]))
+
+    def _close_once(self, batch: Batch, first: int, last: int, qos: int) -> None:
+        """A PUBREC that refuses is the last answer of QoS 2."""
+        quota = self._path.quota
+        if qos == codes.EXACTLY_ONCE and quota is not None:
+            quota.closed(batch, first, last)
 
     def answer(self, batch: Batch, first: int, last: int) -> bytes:
         """The acknowledgements of rows [first, last), of which some were refused: the first of each

@@ -137,6 +137,7 @@ EFFECTS: dict[str, tuple[Any, Look]] = {
     "mqtt.session_expiry_seconds": (24.0, lambda node: node.engine.sessions.expiry._ms_max / 1000),
     "mqtt.session_queue_max": (25, lambda node: node.engine.sessions.backlogs._waiting_max),
     "mqtt.keep_alive_seconds_max": (26, feature("keep_alive_seconds_max")),
+    "mqtt.receive_max": (29, limits("mqtt", "receive_max")),
     "mqtt.topic_aliases_out_max": (27, limits("mqtt", "topic_aliases_out_max")),
     "mqtt.qos_max": (1, feature("qos_max")),
     "mqtt.retain_available": (False, feature("retain")),
