@@ -27,6 +27,7 @@ def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, A
         "disk_bytes": disk.size_bytes,
         "reserve_bytes": disk.reserve_bytes,
         "early_bytes": disk.early_bytes,
+        "ballast_bytes": max(store.ballast.held_bytes, 0),
         "start": log.start,
         "end": log.appended,
         "segments": len(segments),
@@ -139,6 +140,10 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
         "polymq_disk_reserve_bytes": (
             "Free space below which publishers are refused.",
             lambda: core.disk.reserve_bytes,
+        ),
+        "polymq_disk_ballast_bytes": (
+            "Room that is set aside for saving and deleting when the disk is full.",
+            lambda: max(store.ballast.held_bytes, 0),
         ),
         "polymq_disk_full": (
             "1 while the disk is full or nearly full, and publishers are refused.",

@@ -35,6 +35,8 @@ class Store(Value):
         disk_bytes: the size of its disk.
         reserve_bytes: free space below which publishers are refused.
         early_bytes: free space below which topics with a limit lose messages early.
+        ballast_bytes: room that is set aside for saving and deleting when the disk is full; it
+            does not count as free.
         start: first position of the log.
         end: end of the log in memory.
         segments: how many segments it has.
@@ -59,6 +61,7 @@ class Store(Value):
     disk_bytes: int
     reserve_bytes: int
     early_bytes: int
+    ballast_bytes: int
     start: int
     end: int
     segments: int
