@@ -12,6 +12,7 @@ from polymq.core_log.cut_copy import list_cuts
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
 from polymq.metrics.registry import Probe, counter, gauge
+from polymq.terminal import size
 
 
 def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, Any]:
@@ -107,16 +108,6 @@ def _holder(held: Mapping[str, str]) -> str:
         "retained": f"retained messages, such as that of {name}",
         "backup": "a backup that is being taken",
     }.get(held["kind"], f"{held['kind']} {name}")
-
-
-def size(count: int) -> str:
-    """A number of bytes with a fitting unit."""
-    amount = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024:
-            return f"{amount:,.0f} {unit}" if unit == "bytes" else f"{amount:,.1f} {unit}"
-        amount /= 1024
-    return f"{amount:,.1f} TiB"
 
 
 def store_probes(engine: Engine, store: Store) -> list[Probe]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.store_holders import HolderHandlers
+from polymq.broker.port import Address
 from polymq.replication_memory import CUT_DIRECTORY
 from polymq.store_report import store_value
 
@@ -81,10 +84,15 @@ class Store(Value):
 
 
 class StoreHandlers:
-    """Carries out the operations on the store."""
+    """Carries out the operations on the store.
 
-    def __init__(self, node: ShownNode) -> None:
+    Args:
+        filter_name: the topic filter that an address stands for.
+    """
+
+    def __init__(self, node: ShownNode, filter_name: Callable[[Address], str]) -> None:
         self._node = node
+        self._holders = HolderHandlers(node.engine, node.store, filter_name)
 
     def group(self) -> Group:
         """The operations."""
@@ -102,6 +110,7 @@ class StoreHandlers:
                     handler=self._show,
                     answer=Store,
                 ),
+                self._holders.operation(),
             ],
         )
 
