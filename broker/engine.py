@@ -370,6 +370,10 @@ class Engine:
             pass
         return saving
 
+    def state_bytes(self) -> int:
+        """The size of the saved state. Any thread. Raises OSError."""
+        return 0 if self._state_db is None else self._state_db.size_bytes()
+
     def snapshot_failed(self, entities: Iterable[Entity]) -> None:
         """The snapshot was not saved: these entities belong in the next."""
         self._saved = -1
