@@ -8,22 +8,23 @@ from typing import Any, Final, Literal
 
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.reader_survey import AT_ONCE, Entry, Kind, State, Survey
+from polymq.admin.reader_survey import State, Survey
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.port import display_name
 from polymq.broker.port.infos import Pause
+from polymq.readers import Kind, Source, kind_of
 from polymq.steps import in_steps
 
 QUEUES_MAX: Final = 1_000
 """Queues of one reader that are shown."""
 CONSUMERS_MAX: Final = 1_000
 """Consumers of one reader that are shown."""
+AT_ONCE: Final = 64
+"""Readers that are looked at in one step: some 100 us."""
 DATED_MAX: Final = 16
 """Queues of each reader of a list whose oldest message is dated."""
-
-Steps = Generator[Any, Any, Any]
 
 
 class ReaderPause(Value):
@@ -193,57 +194,58 @@ class ReaderHandlers:
 
     def _page(self, query: ReadersQuery) -> Generator[Any, Any, Page[Reader]]:
         survey, by_size = self._survey, query.sort == "waiting"
-        found: dict[str, Entry] = {}
+        found: dict[str, Source] = {}
         sizes: dict[str, int] = {}
-        for at, entry in enumerate(survey.entries(query.kind)):
-            if at % AT_ONCE == 0:
-                yield None
-            if not entry.name.startswith(query.prefix):
-                continue
-            if query.user is not None and survey.user_of(entry) != query.user:
-                continue
-            found[entry.id] = entry
-            if by_size:
-                sizes[entry.id] = yield from survey.waiting(entry)
-        listing: Listing[Entry, Reader] = Listing(
+        for some in survey.walk(query.kind, step=AT_ONCE):
+            for source in some:
+                if not survey.name(source).startswith(query.prefix):
+                    continue
+                if query.user is not None and survey.user_of(source) != query.user:
+                    continue
+                identity = survey.identity(source)
+                found[identity] = source
+                if by_size:
+                    (sizes[identity],) = yield from survey.waiting([source])
+            yield None
+        listing: Listing[Source, Reader] = Listing(
             names=found,
             find=found.get,
-            row=lambda _name, entry: self._row(entry),
-            number=(lambda entry: sizes[entry.id]) if by_size else None,
+            row=lambda _name, source: self._row(source),
+            number=(lambda source: sizes[survey.identity(source)]) if by_size else None,
         )
         plain = PageQuery(limit=query.limit, after=query.after)
         return (yield from page_of(listing, plain))
 
-    def _row(self, entry: Entry) -> Generator[Any, Any, Reader]:
-        state = yield from self._survey.look(entry, queues_max=DATED_MAX)
-        return Reader(**self._fields(entry, state))
+    def _row(self, source: Source) -> Generator[Any, Any, Reader]:
+        state = yield from self._survey.look(source, queues_max=DATED_MAX)
+        return Reader(**self._fields(source, state))
 
-    def _fields(self, entry: Entry, state: State) -> dict[str, Any]:
-        oldest = state.oldest_ms
+    def _fields(self, source: Source, state: State) -> dict[str, Any]:
+        survey, oldest = self._survey, state.oldest_ms
         lag = None if oldest is None else max(0, self._clock_ms() - oldest) / 1000
         return {
-            "id": entry.id,
-            "kind": entry.kind,
-            "name": entry.name,
-            "user": self._survey.user_of(entry),
-            "consumers": self._survey.consumer_count(entry),
+            "id": survey.identity(source),
+            "kind": kind_of(source),
+            "name": survey.name(source),
+            "user": survey.user_of(source),
+            "consumers": survey.consumer_count(source),
             "waiting": state.waiting,
             "unacknowledged": state.unacknowledged,
             "oldest_ms": oldest,
             "lag_seconds": lag,
-            "pauses": pauses_of(self._engine, entry),
+            "pauses": pauses_of(self._engine, source),
         }
 
     async def _show(self, call: Call[Given]) -> ReaderDetails:
-        entry = await find_reader(self._survey, call.path["id"])
-        state = await in_steps(self._survey.look(entry, queues_max=QUEUES_MAX), self._reading)
-        consumers = islice(self._survey.consumers(entry), CONSUMERS_MAX)
+        source = await find_reader(self._survey, call.path["id"])
+        state = await in_steps(self._survey.look(source, queues_max=QUEUES_MAX), self._reading)
+        consumers = islice(self._survey.consumers(source), CONSUMERS_MAX)
         return ReaderDetails(
-            **self._fields(entry, state),
+            **self._fields(source, state),
             queues=[
                 ReaderQueue(
-                    topic=one.topic,
-                    queue=one.queue,
+                    topic=display_name(one.topic) if one.topic else "",
+                    queue=one.number,
                     position=one.position,
                     end=one.end,
                     waiting=one.waiting,
@@ -266,13 +268,13 @@ class ReaderHandlers:
         )
 
 
-def pauses_of(engine: Engine, entry: Entry) -> list[ReaderPause]:
+def pauses_of(engine: Engine, source: Source) -> list[ReaderPause]:
     """What is paused of a reader."""
     found: Iterable[tuple[str, Pause]] = ()
-    if isinstance(entry.source, str):
-        found = engine.groups.pauses.of_group(entry.source)
-    elif isinstance(entry.source, NamedQueue) and entry.source.pause is not None:
-        found = [("", entry.source.pause)]
+    if isinstance(source, str):
+        found = engine.groups.pauses.of_group(source)
+    elif isinstance(source, NamedQueue) and source.pause is not None:
+        found = [("", source.pause)]
     return [
         ReaderPause(
             topic=display_name(topic) if topic else "", since_ms=pause.since_ms, by=pause.by
@@ -281,7 +283,7 @@ def pauses_of(engine: Engine, entry: Entry) -> list[ReaderPause]:
     ]
 
 
-async def find_reader(survey: Survey, identity: str) -> Entry:
+async def find_reader(survey: Survey, identity: str) -> Source:
     """A reader by its id. Raises Refused: NOT_FOUND."""
     found = await in_steps(survey.find(identity))
     if found is None:
