@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Literal
 
 from polymq.broker.engine import Engine
@@ -21,6 +22,7 @@ from polymq.broker.port import Address
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.sessions.session import MqttSession
 from polymq.broker.sessions.shares import ShareGroup
+from polymq.broker.sessions.subscription import Subscription
 from polymq.steps import stretches
 
 Kind = Literal["queue", "subscription", "session", "share", "group"]
@@ -31,6 +33,7 @@ STEP_READERS: Final = 1_000
 """Readers that are walked over in one step, if nobody looks at their queues."""
 STEP_QUEUES: Final = 64
 """Queues that are looked at in one step: some 100 us."""
+_READY: Final = attrgetter("group.ready_count")
 
 
 @dataclass(slots=True)
@@ -87,7 +90,7 @@ class Readers:
         engine = self._engine
         if kind in ("queue", "subscription", "all"):
             for some in stretches(list(engine.named_queues.queues.values()), step):
-                yield some if kind == "all" else [one for one in some if kind_of(one) == kind]
+                yield some if kind == "all" else [one for one in some if _kind_of(one) == kind]
         if kind in ("session", "all"):
             for sessions in stretches(list(engine.sessions.by_client.values()), step):
                 yield [session for session in sessions if not session.clean]
@@ -129,17 +132,32 @@ class Readers:
         """See the head of this file."""
         return f"{kind_of(source)}:{self.name(source)}"
 
+    def identities(self, sources: Sequence[Source]) -> list[str]:
+        """The ids of very many."""
+        return [
+            f"queue:{name}"
+            if isinstance(one, NamedQueue)
+            and not (name := one.queue.name).startswith(SUBSCRIPTION_PREFIX)
+            else self.identity(one)
+            for one in sources
+        ]
+
     # --- how far they are -----------------------------------------------------------------------
 
     def waiting(self, sources: Sequence[Source]) -> Generator[None, None, list[int]]:
         """How many messages wait for each of these, in steps."""
+        named = [source for source in sources if isinstance(source, NamedQueue)]
+        if len(named) == len(sources):  # nearly always: a walk has them in stretches of their own
+            yield
+            return list(map(_READY, named))
         counts: list[int] = []
         for source in sources:
-            if isinstance(source, NamedQueue | ShareGroup):
-                group = source.group if isinstance(source, NamedQueue) else source
-                counts.append(group.ready_count)
+            if isinstance(source, NamedQueue):
+                counts.append(source.group.ready_count)
             elif isinstance(source, MqttSession):
                 counts.append((yield from _waiting_of_session(source)))
+            elif isinstance(source, ShareGroup):
+                counts.append(source.ready_count)
             else:
                 counts.append((yield from self._waiting_of_group(source)))
         return counts
@@ -169,10 +187,14 @@ class Readers:
 def kind_of(source: Source) -> Kind:
     """What sort of a reader it is."""
     if isinstance(source, NamedQueue):
-        return "subscription" if source.name.startswith(SUBSCRIPTION_PREFIX) else "queue"
+        return _kind_of(source)
     if isinstance(source, MqttSession):
         return "session"
     return "group" if isinstance(source, str) else "share"
+
+
+def _kind_of(found: NamedQueue) -> Kind:
+    return "subscription" if found.queue.name.startswith(SUBSCRIPTION_PREFIX) else "queue"
 
 
 def groups_of(source: NamedQueue | MqttSession | ShareGroup) -> Sequence[Group]:
@@ -185,9 +207,14 @@ def groups_of(source: NamedQueue | MqttSession | ShareGroup) -> Sequence[Group]:
     return [
         subscription.group
         for subscription in list(source.subscriptions.values())
-        # What waits for a shared subscription waits for all of its members.
-        if subscription.durable and not subscription.is_shared and subscription.group is not None
+        if subscription.group is not None and _reads_alone(subscription)
     ]
+
+
+def _reads_alone(subscription: Subscription) -> bool:
+    """Whether a subscription is its session's own. What waits for a shared one waits for all of its
+    members, and what waits in memory is lost with the connection."""
+    return subscription.durable and not subscription.is_shared
 
 
 def is_idle(found: NamedQueue) -> bool:
@@ -207,8 +234,10 @@ def in_flight_count(session: MqttSession) -> int:
 
 def _waiting_of_session(session: MqttSession) -> Generator[None, None, int]:
     total = 0
-    for at, group in enumerate(groups_of(session), 1):
-        total += group.ready_count
+    for at, subscription in enumerate(list(session.subscriptions.values()), 1):
+        group = subscription.group
+        if group is not None and (count := group.ready_count) and _reads_alone(subscription):
+            total += count
         if at % STEP_QUEUES == 0:
             yield
     return total

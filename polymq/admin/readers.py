@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from polymq.admin.operations import Call, Given, Group, Operation, Value
-from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.pages import STEP_ENTRIES, Listing, Page, PageQuery, page_of
 from polymq.admin.reader_survey import State, Survey
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
@@ -21,8 +21,6 @@ QUEUES_MAX: Final = 1_000
 """Queues of one reader that are shown."""
 CONSUMERS_MAX: Final = 1_000
 """Consumers of one reader that are shown."""
-AT_ONCE: Final = 64
-"""Readers that are looked at in one step: some 100 us."""
 DATED_MAX: Final = 16
 """Queues of each reader of a list whose oldest message is dated."""
 
@@ -193,28 +191,23 @@ class ReaderHandlers:
         return await in_steps(self._page(call.query), self._reading)
 
     def _page(self, query: ReadersQuery) -> Generator[Any, Any, Page[Reader]]:
-        survey, by_size = self._survey, query.sort == "waiting"
-        found: dict[str, Source] = {}
-        sizes: dict[str, int] = {}
-        for some in survey.walk(query.kind, step=AT_ONCE):
-            for source in some:
-                if not survey.name(source).startswith(query.prefix):
-                    continue
-                if query.user is not None and survey.user_of(source) != query.user:
-                    continue
-                identity = survey.identity(source)
-                found[identity] = source
-                if by_size:
-                    (sizes[identity],) = yield from survey.waiting([source])
-            yield None
+        survey = self._survey
         listing: Listing[Source, Reader] = Listing(
-            names=found,
-            find=found.get,
-            row=lambda _name, source: self._row(source),
-            number=(lambda source: sizes[survey.identity(source)]) if by_size else None,
+            entries=survey.walk(query.kind, step=STEP_ENTRIES),
+            names_of=survey.identities,
+            row=lambda _, source: self._row(source),
+            numbers=survey.waiting if query.sort == "waiting" else None,
+            wants=self._wants(query) if query.prefix or query.user is not None else None,
         )
-        plain = PageQuery(limit=query.limit, after=query.after)
+        plain = PageQuery(limit=query.limit, after=query.after)  # `prefix` is not that of the id
         return (yield from page_of(listing, plain))
+
+    def _wants(self, query: ReadersQuery) -> Callable[[Source], bool]:
+        survey, prefix, user = self._survey, query.prefix, query.user
+        return lambda source: (
+            survey.name(source).startswith(prefix)
+            and (user is None or survey.user_of(source) == user)
+        )
 
     def _row(self, source: Source) -> Generator[Any, Any, Reader]:
         state = yield from self._survey.look(source, queues_max=DATED_MAX)

@@ -80,8 +80,8 @@ OF_THE_METRICS = (
         name="shares-count-for-each-member",
         why="what waits for a shared subscription is counted as often as it has members",
         path="polymq/readers.py",
-        old="if subscription.durable and not subscription.is_shared and subscription.group",
-        new="if subscription.durable and subscription.group",
+        old="    return subscription.durable and not subscription.is_shared\n",
+        new="    return subscription.durable\n",
         tests=(READERS,),
     ),
     Sabotage(
