@@ -78,8 +78,9 @@ class Session(SessionFigures, kw_only=True):
         client_id: the client identifier that it belongs to.
         user: who it belongs to.
         connected: whether its client is connected.
-        away_ms: since when its client is away, in milliseconds since the epoch; null: it is
-            connected, or that is not known.
+        away_ms: since when its client is away, in milliseconds since the epoch. Of a session that
+            does not expire, and whose client was connected until a crash, the start after it. null:
+            it is connected, or it has gone in the last second.
         ends_ms: when it ends if its client stays away; null: never, or that is not known.
     """
 
