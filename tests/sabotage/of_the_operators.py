@@ -200,4 +200,12 @@ OF_THE_OPERATORS = (
         '("application/json", "application/x-www-form-urlencoded")\n',
         tests=("interop_tests/test_program_admin.py",),
     ),
+    Sabotage(
+        name="slowed-logins-are-conflicts",
+        why="a tool takes a login that was not checked for one that is wrong for ever",
+        path="polymq/admin/access.py",
+        old="        if principal.reason is Reason.LIMIT:  # the same",
+        new="        if principal.reason is Reason.RATE:  # the same",
+        tests=("interop_tests/test_login_throttling.py",),
+    ),
 )
