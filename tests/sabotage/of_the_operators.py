@@ -21,9 +21,25 @@ OF_THE_OPERATORS = (
         name="a-list-of-queues-has-the-last-ones-only",
         why="an operator does not see the queue that grows",
         path="polymq/admin/pages.py",
-        old="            best = sorted(best + found)[: query.limit + 1]\n",
-        new="            best = sorted(found or best)[: query.limit + 1]\n",
+        old="            best = sorted(best + found, key=",
+        new="            best = sorted(found or best, key=",
         tests=(PAGES, QUEUES),
+    ),
+    Sabotage(
+        name="equal-numbers-behind-the-bound-are-left-out",
+        why="a page of queues of which nearly all are idle ends too early",
+        path="polymq/admin/pages.py",
+        old="number > least or (name < last and number == least))",
+        new="number > least)",
+        tests=(PAGES,),
+    ),
+    Sabotage(
+        name="equal-numbers-come-again",
+        why="the next page shows idle queues that were on the one before",
+        path="polymq/admin/pages.py",
+        old="number < most or (name > first and number == most))",
+        new="number <= most)",
+        tests=(PAGES,),
     ),
     Sabotage(
         name="what-was-given-back-does-not-wait",
@@ -183,5 +199,13 @@ OF_THE_OPERATORS = (
         new="        and request.content_type not in "
         '("application/json", "application/x-www-form-urlencoded")\n',
         tests=("interop_tests/test_program_admin.py",),
+    ),
+    Sabotage(
+        name="slowed-logins-are-conflicts",
+        why="a tool takes a login that was not checked for one that is wrong for ever",
+        path="polymq/admin/access.py",
+        old="        if principal.reason is Reason.LIMIT:  # the same",
+        new="        if principal.reason is Reason.RATE:  # the same",
+        tests=("interop_tests/test_login_throttling.py",),
     ),
 )

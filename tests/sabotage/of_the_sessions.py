@@ -14,6 +14,22 @@ SHARES = "tests/broker/test_shared_subscriptions.py"
 
 OF_THE_SESSIONS = (
     Sabotage(
+        name="sessions-for-ever-are-away-since-the-start",
+        why="nobody sees which devices have been gone for months",
+        path="broker/sessions/expiry.py",
+        old="                if not session.away_ms:\n                    self._gone[session] = None\n",
+        new="                self._gone[session] = None\n",
+        tests=("tests/broker/test_session_expiry.py",),
+    ),
+    Sabotage(
+        name="clients-that-come-back-stay-away",
+        why="after a crash a device that was there all the time is away since last year",
+        path="broker/sessions/expiry.py",
+        old="            self._back[session] = None\n",
+        new="            self._back.pop(session, None)\n",
+        tests=("tests/broker/test_session_expiry.py",),
+    ),
+    Sabotage(
         name="published-wills-stay-in-the-log",
         why="a will is published again by each start, and devices seem to vanish that are there",
         path="broker/sessions/wills.py",
