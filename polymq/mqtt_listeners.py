@@ -150,6 +150,7 @@ def make_listener(
         context=context,
         sys_topics=seen,
         client_events=sys_topics and sys_topics.events,
+        control=None if listener.mount_point else sys_topics and sys_topics.control,
         fixed_topic=settings.mqtt.topic or None,
         proxies=Proxies(listener.proxy_networks) if listener.proxy_protocol else None,
         **listener_terms(settings, listener),

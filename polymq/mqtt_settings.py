@@ -218,6 +218,10 @@ class MqttSettings(ListenerSettings):
     addresses and topic filters."""
     client_events_rate_max: Annotated[int, Field(ge=1, le=10_000)] = 100
     """How many of these events are published in a second. The others are left out, and counted."""
+    dynamic_security: bool = False
+    """Whether users with the right `admin` may administrate users, roles and permissions over MQTT,
+    with `mosquitto_ctrl dynsec` and other programs for mosquitto's dynamic security: by what they
+    publish to $CONTROL/dynamic-security/v1. Listeners with a mount point do not have it."""
     rewrite: Fresh[Annotated[list[RewriteSettings], Field(max_length=RULES_MAX)]] = []
     """Rules by which clients publish and subscribe to other topics than they ask for, such as
     {action = "all", source = "old/+/#", destination = "new/$2/$1"}: `$1` is what the first wildcard

@@ -99,6 +99,7 @@ def make_mqtt(
         fixed_topic=settings.mqtt.topic or None,
         sys_topics=sys_topics and sys_topics.whole,
         client_events=sys_topics and sys_topics.events,
+        control=sys_topics and sys_topics.control,
         **mqtt_terms(settings),
     )
 
@@ -118,6 +119,7 @@ def make_mqtt_websocket(
         fixed_topic=settings.mqtt.topic or None,
         sys_topics=sys_topics and sys_topics.whole,
         client_events=sys_topics and sys_topics.events,
+        control=sys_topics and sys_topics.control,
         **mqtt_terms(settings, websocket=True),
     )
 

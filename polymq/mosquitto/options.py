@@ -126,7 +126,7 @@ _GENERAL: Final = (
     _missing(
         "enable_control_api",
         _BOOL,
-        "there are no topics $CONTROL/...: the commands do this (polymq --help)",
+        "of the topics $CONTROL/... there are those of dynamic security (mqtt.dynamic_security)",
         same="false",
     ),
     _missing("global_max_clients", _NUMBER, _PER_LISTENER, same="-1"),

@@ -14,6 +14,7 @@ from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_bridges import OF_THE_BRIDGES
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_console import OF_THE_CONSOLE
+from tests.sabotage.of_the_control import OF_THE_CONTROL
 from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
 from tests.sabotage.of_the_definitions import OF_THE_DEFINITIONS
 from tests.sabotage.of_the_documentation import OF_THE_DOCUMENTATION
@@ -63,6 +64,7 @@ SABOTAGES = (
     *OF_THE_TRAFFIC,
     *OF_THE_CLIENTS,
     *OF_THE_CONSOLE,
+    *OF_THE_CONTROL,
     *OF_THE_CONVERSION,
     *OF_THE_DEFINITIONS,
     *OF_THE_DOCUMENTATION,
