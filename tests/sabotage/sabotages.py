@@ -21,6 +21,7 @@ from tests.sabotage.of_the_documentation import OF_THE_DOCUMENTATION
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
+from tests.sabotage.of_the_lake import OF_THE_LAKE
 from tests.sabotage.of_the_listeners import OF_THE_LISTENERS
 from tests.sabotage.of_the_logins import OF_THE_LOGINS
 from tests.sabotage.of_the_management import OF_THE_MANAGEMENT
@@ -73,6 +74,7 @@ SABOTAGES = (
     *OF_THE_OVERLAPS,
     *OF_THE_GATEWAYS,
     *OF_MQTT_5,
+    *OF_THE_LAKE,
     *OF_THE_LISTENERS,
     *OF_MQTT_EXTRAS,
     *OF_THE_MQTT_RULES,
