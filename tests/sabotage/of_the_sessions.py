@@ -17,7 +17,10 @@ OF_THE_SESSIONS = (
         name="sessions-for-ever-are-away-since-the-start",
         why="nobody sees which devices have been gone for months",
         path="broker/sessions/expiry.py",
-        old="                if not session.away_ms:\n                    self._gone[session] = None\n",
+        old=(
+            "                if not session.away_ms:\n"
+            "                    self._gone[session] = None\n"
+        ),
         new="                self._gone[session] = None\n",
         tests=("tests/broker/test_session_expiry.py",),
     ),
