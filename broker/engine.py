@@ -352,7 +352,8 @@ class Engine:
 
         Call on the loop. None: nothing to do.
         """
-        if self._state_db is None or self.core.failure is not None:
+        core = self.core
+        if self._state_db is None or core.failure is not None or core.unknown is not None:
             return None
         self.core.write_gathered()
         if self.core.log.appended == self._saved:

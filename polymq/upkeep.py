@@ -293,7 +293,8 @@ class Upkeep:
         await self._flushed.wait()
 
     def _log_failed(self) -> bool:
-        return self._engine.core.failure is not None
+        core = self._engine.core
+        return core.failure is not None or core.unknown is not None
 
     def _failed(self, what: str, error: Exception) -> None:
         """Count it, and say it once: it is tried again until it works."""

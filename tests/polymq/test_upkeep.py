@@ -55,6 +55,7 @@ class SpyEngine:
         self.journal = self
         self.dirty: set[tuple[str, str]] = {("topic", "t")}
         self.failure: StorageFailed | None = None
+        self.unknown = None
         self.appended = 100
         self.keyed_end = 55
         self.waiting: list[tuple[int, Callable[[], None]]] = []
