@@ -524,6 +524,7 @@ class Node:
             reloader=self._reloader,
             gateways=gateways_of(self._servers.values),
             ports=lambda: client_ports,
+            mqtt_listeners=lambda: self._mqtt_listeners,
             recent_lines=recent_lines,
         )
         admin = AdminServer(

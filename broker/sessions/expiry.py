@@ -3,17 +3,14 @@
 Theory. How long a session outlives its connection is its own matter (MQTT 5's Session Expiry
 Interval), and the operator's: the lower of both counts. A client is away from the end of its
 connection on. The op `away` notes since when, some moments later and for all that went meanwhile,
-so that a restart does not begin to count anew. A client that comes back is noted as well. Sessions
-that do not expire are noted, too, because operators want to know since when a client is away; that
-such a client is back is gathered as well.
+so that a restart does not begin to count anew. A client that comes back is noted as well.
 
 Sessions that are due at about the same time share one timer (`pacing/due_groups.py`): nothing looks
 through all sessions.
 
 After a crash the log does not say when a client went that was connected until then. It was there
 when the server last lived, so it is away since that time: the op `alive` says it, every
-`ALIVE_SECONDS` while a session that expires is connected. One that does not expire is away since
-the start, then.
+`ALIVE_SECONDS` while a session that expires is connected.
 
 Rules:
 
@@ -30,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from polymq.broker.errors import Refused
 from polymq.broker.pacing.due_groups import DueGroups
+from polymq.broker.sessions.departures import Departures
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, single
 
@@ -58,6 +56,7 @@ class Expiring(Protocol):
     link: SessionLink | None
     asked_seconds: int | None
     away_ms: int
+    left_ms: int
     due_ms: int
     due_group: int
 
@@ -92,8 +91,8 @@ class SessionExpiry(Generic[S]):
         self._waiting: DueGroups[S] = DueGroups(core.timers, self._are_over)
         self._over: deque[S] = deque()  # whose time is over
         self._ending = False
+        self._departures: Departures[S] = Departures(core, sessions)
         self._gone: dict[S, None] = {}  # of which the log does not know that yet
-        self._back: dict[S, None] = {}  # that do not expire, and that the log has as away
         self._noting = False
         self._connected: dict[S, None] = {}  # those that would expire otherwise
         self._beating = False
@@ -110,7 +109,8 @@ class SessionExpiry(Generic[S]):
             self._wait_anew(iter(list(self._sessions.values())))
 
     def _wait_anew(self, sessions: Iterator[S]) -> None:
-        """Let the next sessions wait for what is their time now."""
+        """Let the next sessions wait for what is their time now. One that did not expire before is
+        away since now: nothing says since when it is."""
         some = list(islice(sessions, SLICE_COUNT))
         now_ms = self._core.clock_ms()
         for session in some:
@@ -122,14 +122,17 @@ class SessionExpiry(Generic[S]):
             self._waiting.remove(session, session.due_group)
             session.due_ms = session.due_group = 0
             time_ms = self.time_ms(session)
-            if time_ms == 0:
+            if time_ms is None:
+                self._gone.pop(session, None)
+            elif time_ms == 0:
                 self._over.append(session)
-                continue
-            if not session.away_ms:
-                self._gone[session] = None
-            if time_ms is not None:
+            else:
+                if not session.away_ms:
+                    self._gone[session] = None
                 self._wait(session, session.away_ms or now_ms, time_ms)
-        self._note_soon()
+        if self._gone and not self._noting:
+            self._noting = True
+            self._core.scheduler.call_later(AWAY_SECONDS, self._note_later)
         if self._connected and not self._beating:
             self._beat()
         self._end_soon()
@@ -174,17 +177,13 @@ class SessionExpiry(Generic[S]):
 
     def came(self, session: S) -> None:
         """The client is there: its session does not expire."""
-        self.forget(session)
-        expires = self.time_ms(session) is not None
-        if expires:
+        self._wait_no_more(session)
+        self._departures.came(session)
+        if self.time_ms(session) is not None:
             self._connected[session] = None
             if not self._beating:
                 self._beat()
-        if session.away_ms and not expires:
-            session.away_ms = 0
-            self._back[session] = None
-            self._note_soon()
-        elif session.away_ms:
+        if session.away_ms:
             try:
                 self._core.journal.write({"op": "away", "t": 0, "s": [session.number]})
             except Refused:  # the log takes nothing: a start before it does begins with old news
@@ -192,20 +191,28 @@ class SessionExpiry(Generic[S]):
 
     def went(self, session: S) -> None:
         """The client of a persistent session is gone."""
-        self.forget(session)
+        self._wait_no_more(session)
         time_ms = self.time_ms(session)
+        if time_ms is None:
+            self._departures.went(session)
+            return
         if time_ms == 0:
             self._end_one(session)
             return
         self._gone[session] = None
-        self._note_soon()
-        if time_ms is not None:
-            self._wait(session, self._core.clock_ms(), time_ms)
+        if not self._noting:
+            self._noting = True
+            self._core.scheduler.call_later(AWAY_SECONDS, self._note_later)
+        self._wait(session, self._core.clock_ms(), time_ms)
 
     def forget(self, session: S) -> None:
+        """The session has ended."""
+        self._wait_no_more(session)
+        self._departures.forget(session)
+
+    def _wait_no_more(self, session: S) -> None:
         """The session does not wait for its time any more: its client is there, or it has ended."""
         self._gone.pop(session, None)
-        self._back.pop(session, None)
         self._connected.pop(session, None)
         session.due_ms = 0
         self._waiting.remove(session, session.due_group)
@@ -218,36 +225,29 @@ class SessionExpiry(Generic[S]):
 
     # --- in the log ---------------------------------------------------------------------------
 
-    def _note_soon(self) -> None:
-        if (self._gone or self._back) and not self._noting:
-            self._noting = True
-            self._core.scheduler.call_later(AWAY_SECONDS, self._note_later)
-
     def _note_later(self) -> None:
         core = self._core
         written = self._note_some()
-        gathered = bool(self._gone or self._back)
-        self._noting = gathered and core.failure is None and not core.follows
+        self._noting = bool(self._gone) and core.failure is None and not core.follows
         if self._noting and written:
             core.scheduler.call_soon(self._note_later)
         elif self._noting:
             core.scheduler.call_later(AWAY_SECONDS, self._note_later)
 
     def _note(self) -> None:
-        """Write who went or came since the last time. What the log refuses gathers on."""
+        """Write who went since the last time. What the log refuses gathers on."""
         while self._note_some():
             pass
 
     def _note_some(self) -> bool:
         """Write one record of it. Returns whether there was one, and the log took it."""
-        gathered, since_ms = (self._gone, self._core.clock_ms()) if self._gone else (self._back, 0)
-        some = list(islice(gathered, NOTED_COUNT))
+        some = list(islice(self._gone, NOTED_COUNT))
         if not some or self._core.failure is not None or self._core.follows:
             return False
-        if not self._write_away(since_ms, [one.number for one in some]):
+        if not self._write_away(self._core.clock_ms(), [one.number for one in some]):
             return False
         for one in some:
-            del gathered[one]
+            del self._gone[one]
         return True
 
     def _write_away(self, since_ms: int, numbers: list[int]) -> bool:
@@ -290,8 +290,8 @@ class SessionExpiry(Generic[S]):
             if session.link is not None or session.due_ms:
                 continue
             if time_ms is None:
-                if not session.away_ms:
-                    self._gone[session] = None
+                if not session.left_ms:
+                    self._departures.went(session)
                 continue
             if time_ms == 0:
                 self._over.append(session)
@@ -301,7 +301,6 @@ class SessionExpiry(Generic[S]):
             self._wait(session, session.away_ms or lived_ms, time_ms)
         if new and not self._write_away(lived_ms, [session.number for session in new]):
             self._gone.update(dict.fromkeys(new))
-        self._note_soon()
         self._end_soon()
         if len(some) == SLICE_COUNT:
             self._core.scheduler.call_soon(lambda: self._begin(sessions, lived_ms))

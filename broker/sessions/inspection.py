@@ -79,7 +79,7 @@ def inspect_session(session: MqttSession) -> Generator[None, None, SessionInfo]:
         connected=session.link is not None,
         clean=session.clean,
         expiry_seconds=session.expiry_seconds,
-        away_ms=session.away_ms,
+        away_ms=session.left_ms or session.away_ms,
         ends_ms=session.due_ms,
         subscriptions_count=len(subscriptions),
         inflight_count=session.unacked.count + len(session.releasing),

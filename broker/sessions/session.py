@@ -109,9 +109,9 @@ class MqttSession(SessionEnd):
         self.position = Position(0)
         self.asked_seconds: int | None = None if number else 0
         """How long its client wants it to outlive the connection; None: for ever."""
-        self.away_ms = 0
+        self.away_ms = self.left_ms = 0
         """Since when the client is away, as the log has it; 0: it is there, or that is not noted
-        yet, or the session does not expire."""
+        yet. `left_ms` is for operators, of a session that does not expire (`departures.py`)."""
         self.due_ms = self.due_group = 0
         """When it ends if its client stays away, and with which others (`expiry.py`); or 0."""
         self.connection_number = 0

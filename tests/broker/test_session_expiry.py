@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST, Durability
+from polymq.broker.sessions.inspection import inspect_session
 from polymq.broker.sessions.settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, at_qos
@@ -205,7 +206,13 @@ def test_qos_0_waits_where_that_was_asked_for(tmp_path: Path) -> None:
 
 def away_ms(broker: Broker, client: str = "c") -> int:
     """Since when the client is away, as operators see it; 0: it is there, or that is not known."""
-    return broker.engine.sessions.by_client[client].away_ms
+    steps = inspect_session(broker.engine.sessions.by_client[client])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: int = end.value.away_ms
+            return found
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
@@ -232,6 +239,21 @@ def test_it_is_known_since_when_a_client_is_away(tmp_path: Path, way: str) -> No
     broker.stop()
 
 
+def test_a_time_that_is_set_later_counts_from_then_on(tmp_path: Path) -> None:
+    """Though it is known how long the client has been away, its session does not end at once."""
+    broker = Broker(tmp_path / "data")
+    subscribe(broker)
+    broker.step(10 * EXPIRY_SECONDS)
+    since_ms = away_ms(broker)
+    broker.session_settings = SessionSettings(expiry_seconds=EXPIRY_SECONDS)
+    broker.restart()
+    broker.step(EXPIRY_SECONDS * 0.9)
+    assert away_ms(broker) == since_ms
+    broker.step(EXPIRY_SECONDS / 2)
+    assert not is_there(broker)
+    broker.stop()
+
+
 def test_many_that_come_back_are_noted_together(tmp_path: Path) -> None:
     """Their sessions do not expire, so no answer waits for the note."""
     broker = Broker(tmp_path / "data")
@@ -244,7 +266,7 @@ def test_many_that_come_back_are_noted_together(tmp_path: Path) -> None:
     write = broker.engine.core.journal.write
 
     def noted(op: dict[str, object]) -> object:
-        if op["op"] == "away":
+        if op["op"] == "left":
             notes.append(len(op["s"]))  # type: ignore[arg-type]
         return write(op)
 

@@ -208,4 +208,12 @@ OF_THE_OPERATORS = (
         new="        if principal.reason is Reason.RATE:  # the same",
         tests=("interop_tests/test_login_throttling.py",),
     ),
+    Sabotage(
+        name="the-token-of-before-the-restart",
+        why="a command that watches a server is refused for ever after a restart",
+        path="polymq/commands/watching.py",
+        old="        if not admin.find_again():\n",
+        new="        if admin or not admin.find_again():\n",
+        tests=("interop_tests/test_program_watching.py",),
+    ),
 )

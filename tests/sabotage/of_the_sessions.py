@@ -17,17 +17,14 @@ OF_THE_SESSIONS = (
         name="sessions-for-ever-are-away-since-the-start",
         why="nobody sees which devices have been gone for months",
         path="broker/sessions/expiry.py",
-        old=(
-            "                if not session.away_ms:\n"
-            "                    self._gone[session] = None\n"
-        ),
-        new="                self._gone[session] = None\n",
+        old="                if not session.left_ms:\n",
+        new="                if session:\n",
         tests=("tests/broker/test_session_expiry.py",),
     ),
     Sabotage(
         name="clients-that-come-back-stay-away",
         why="after a crash a device that was there all the time is away since last year",
-        path="broker/sessions/expiry.py",
+        path="broker/sessions/departures.py",
         old="            self._back[session] = None\n",
         new="            self._back.pop(session, None)\n",
         tests=("tests/broker/test_session_expiry.py",),

@@ -11,6 +11,14 @@ LOADING = "tests/broker/test_loading.py"
 
 OF_THE_STARTS = (
     Sabotage(
+        name="a-ready-file-nowhere",
+        why="a script waits for a file that a running server could not write",
+        path="polymq/commands/options.py",
+        old="    if not directory.is_dir():\n",
+        new="    if directory.is_file():\n",
+        tests=("interop_tests/test_program_start_and_stop.py",),
+    ),
+    Sabotage(
         name="no-start-without-room-for-a-checkpoint",
         why="a server does not start on a full disk, so nobody can make room",
         path="core_log/index_recovery.py",
