@@ -33,6 +33,7 @@ from tests.sabotage.of_the_overlaps import OF_THE_OVERLAPS
 from tests.sabotage.of_the_packages import OF_THE_PACKAGES
 from tests.sabotage.of_the_pauses import OF_THE_PAUSES
 from tests.sabotage.of_the_permissions import OF_THE_PERMISSIONS
+from tests.sabotage.of_the_preshared_keys import OF_THE_PRESHARED_KEYS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_reloads import OF_THE_RELOADS
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
@@ -76,6 +77,7 @@ SABOTAGES = (
     *OF_MQTT_5,
     *OF_THE_LAKE,
     *OF_THE_LISTENERS,
+    *OF_THE_PRESHARED_KEYS,
     *OF_MQTT_EXTRAS,
     *OF_THE_MQTT_RULES,
     *OF_AMQP,

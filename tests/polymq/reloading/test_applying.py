@@ -432,7 +432,7 @@ def test_a_wrong_configuration_changes_nothing(
         value = str(other)
 
     async def scenario(node: Node, reloader: Reloader) -> None:
-        contexts = [one.context for one in node._tls_files._renewed]
+        contexts = [one.current() for one in node._tls_files._renewed]
         stage.values[section][key] = value
         stage.values["mqtt"]["retained_max"] = 7
         before = node.settings
@@ -442,7 +442,7 @@ def test_a_wrong_configuration_changes_nothing(
         assert "\n" not in caught.value.text
         assert node.settings is before
         assert node.engine.retained._count_max == 1_000_000
-        assert [one.context for one in node._tls_files._renewed] == contexts
+        assert [one.current() for one in node._tls_files._renewed] == contexts
         assert reloader.probes()[0].read() == {"applied": 0, "failed": 1}
 
     stage.run(scenario)
