@@ -1,22 +1,24 @@
-"""Reading ahead: a thread fetches what comes next while its caller works on what came before.
+"""Reading ahead: threads fetch what comes next while their caller works on what came before.
 
 Rules:
 
-* What waits is bounded in bytes: the thread fetches the next item only while less than that waits.
-* The order stays, and an error comes where it happened, behind the items before it.
-* When the caller ends early, the thread ends with the item that it is fetching. It is waited for a
-  moment only: it may be asking a broker that is away.
+* What waits is bounded in bytes: a thread fetches its next item only while less than that waits.
+* The items of one source come in their order. An error comes behind the items before it, and is the
+  end of all sources.
+* When the caller ends early, each thread ends with the item that it is fetching. They are waited
+  for a moment only: they may be asking a broker that is away.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from threading import Condition, Thread
 from typing import Final, Generic, TypeVar
 
 END_SECONDS_MAX: Final = 1.0
-"""How long the end of the thread is waited for."""
+"""How long the end of the threads is waited for."""
 
 Item = TypeVar("Item")
 
@@ -33,42 +35,78 @@ def read_ahead(
     if not bytes_max:
         yield from items
         return
-    ahead = _Ahead(items, bytes_max, size)
-    thread = Thread(target=ahead.fetch, name="read-ahead", daemon=True)
-    thread.start()
+    yield from gather([items], at_once=1, bytes_max=bytes_max, size=size)
+
+
+def gather(
+    sources: Iterable[Iterator[Item]],
+    *,
+    at_once: int,
+    bytes_max: int,
+    size: Callable[[Item], int],
+) -> Generator[Item, None, None]:
+    """The items of all sources. Close it at an early end.
+
+    Args:
+        at_once: how many sources are read at the same time, each in a thread.
+        bytes_max: of items that wait.
+        size: of an item in bytes.
+    """
+    ahead = _Ahead(sources, at_once, bytes_max, size)
+    threads = [
+        Thread(target=ahead.fetch, name=f"read-ahead-{number}", daemon=True)
+        for number in range(at_once)
+    ]
+    for thread in threads:
+        thread.start()
     try:
         yield from ahead.items()
     finally:
         ahead.stop()
-        thread.join(END_SECONDS_MAX)
+        deadline = time.monotonic() + END_SECONDS_MAX
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class _Ahead(Generic[Item]):
-    """What the thread and its caller share."""
+    """What the threads and their caller share."""
 
-    def __init__(self, items: Iterator[Item], bytes_max: int, size: Callable[[Item], int]) -> None:
-        self._items = items
+    def __init__(
+        self,
+        sources: Iterable[Iterator[Item]],
+        at_once: int,
+        bytes_max: int,
+        size: Callable[[Item], int],
+    ) -> None:
         self._bytes_max = bytes_max
         self._size = size
         self._changed = Condition()  # guards all of the following
+        self._sources = iter(sources)
         self._waiting: deque[Item] = deque()
         self._waiting_bytes = 0
         self._stopped = False  # by the caller
-        self._ended = False  # the thread fetches nothing more
-        self._failure: BaseException | None = None  # why
+        self._running_count = at_once  # threads that fetch
+        self._failure: BaseException | None = None  # the first one
 
     def fetch(self) -> None:
-        """What the thread does."""
+        """What each thread does."""
         failure: BaseException | None = None
         try:
-            for item in self._items:
-                if not self._add(item):
-                    break
+            while (source := self._next_source()) is not None:
+                for item in source:
+                    if not self._add(item):
+                        return
         except BaseException as error:  # noqa: BLE001  (raised again where the items are wanted)
             failure = error
+        finally:
+            with self._changed:
+                self._running_count -= 1
+                self._failure = self._failure or failure
+                self._changed.notify_all()
+
+    def _next_source(self) -> Iterator[Item] | None:
         with self._changed:
-            self._ended, self._failure = True, failure
-            self._changed.notify_all()
+            return None if self._stopped else next(self._sources, None)
 
     def _add(self, item: Item) -> bool:
         """Let an item wait, until the next one may be fetched. False: none is wanted."""
@@ -81,10 +119,10 @@ class _Ahead(Generic[Item]):
             return not self._stopped
 
     def items(self) -> Iterator[Item]:
-        """The items in their order. Raises what fetching them raised."""
+        """The items. Raises what fetching them raised."""
         while True:
             with self._changed:
-                while not self._waiting and not self._ended:
+                while not self._waiting and self._running_count and self._failure is None:
                     self._changed.wait()
                 if not self._waiting:
                     break

@@ -44,6 +44,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/http",
         "docs/rocketmq",
         "docs/rocketmq-client",
+        "docs/dataframes",
         "docs/parquet",
     ],
     "Operations": [

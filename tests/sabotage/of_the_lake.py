@@ -7,6 +7,7 @@ from tests.sabotage.plan import Sabotage
 COLUMNS = ("tests/spark_sink/test_sink_columns.py",)
 ENVELOPE = ("tests/spark_sink/test_sink_envelope.py",)
 READING = ("tests/spark_sink/test_sink_reading.py",)
+EXPORTING = ("tests/spark_sink/test_sink_exporting.py",)
 AHEAD = ("tests/spark_sink/test_sink_ahead.py",)
 
 OF_THE_LAKE = (
@@ -62,8 +63,24 @@ OF_THE_LAKE = (
         name="reading-ahead-swallows-errors",
         why="a range that broke off in the middle is taken for whole",
         path="spark_sink/ahead.py",
-        old="            self._ended, self._failure = True, failure\n",
-        new="            self._ended = True\n",
+        old="                self._failure = self._failure or failure\n",
+        new="                self._failure = None\n",
         tests=AHEAD,
+    ),
+    Sabotage(
+        name="export-of-half-a-file",
+        why="a file is there before it is whole, and a reader takes half a topic for all of it",
+        path="spark_sink/exporting.py",
+        old='    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")\n',
+        new="    temporary = path\n",
+        tests=EXPORTING,
+    ),
+    Sabotage(
+        name="export-without-the-last-moment",
+        why="messages of the time that --until names are left out",
+        path="spark_sink/exporting.py",
+        old="part.until_ms + 1)\n",
+        new="part.until_ms)\n",
+        tests=EXPORTING,
     ),
 )
