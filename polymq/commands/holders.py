@@ -68,4 +68,4 @@ def store_holders(
         answer = fetch_items(admin, ("store", "holders"), query, limit)
         print_list(answer, _COLUMNS, as_json=as_json, nothing="Nothing keeps the log.")
 
-    show_again(watch, show)
+    show_again(watch, admin, show)
