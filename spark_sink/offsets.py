@@ -194,21 +194,32 @@ class Range:
 # --- where to begin ---------------------------------------------------------------------------
 
 
-def starting_positions(option: str, snapshot: Snapshot) -> Positions:
+def starting_positions(
+    option: str, snapshot: Snapshot, at_time: Mapping[Queue, int] | None = None
+) -> Positions:
     """The initial position of a query, from its option `startingOffsets`.
 
     Args:
+        at_time: offsets that count instead, for queues for which a time was given.
         option: `earliest`, `latest`, or JSON: topic to queue id to offset, where -1 stands for
             latest and -2 for earliest; queues that it does not name begin at the earliest. With
             several broker groups a level of broker names stands between topic and queue id.
     """
     offsets = _resolve(option, snapshot, default=EARLIEST, name="startingOffsets")
+    offsets |= at_time or {}
     return Positions(offsets=offsets, incarnations=_incarnations(snapshot), initial=True)
 
 
-def ending_positions(option: str, snapshot: Snapshot) -> Positions:
-    """Where a batch query ends, from its option `endingOffsets`; unnamed queues at the latest."""
+def ending_positions(
+    option: str, snapshot: Snapshot, at_time: Mapping[Queue, int] | None = None
+) -> Positions:
+    """Where a batch query ends, from its option `endingOffsets`; unnamed queues at the latest.
+
+    Args:
+        at_time: offsets that count instead, for queues for which a time was given.
+    """
     offsets = _resolve(option, snapshot, default=LATEST, name="endingOffsets")
+    offsets |= at_time or {}
     return Positions(offsets=offsets, incarnations=_incarnations(snapshot))
 
 
@@ -242,12 +253,40 @@ def _resolve(option: str, snapshot: Snapshot, *, default: int, name: str) -> dic
     return resolved
 
 
+def times_of(text: str, snapshot: Snapshot, name: str) -> dict[Queue, int]:
+    """Which queues have which time, in milliseconds since the epoch.
+
+    Args:
+        text: a number for all queues, or JSON as for `startingOffsets`, with times for offsets.
+        name: of the option.
+    """
+    if text.strip().isdecimal():
+        return dict.fromkeys(snapshot, int(text))
+    times = _parse_offsets(text, snapshot, name)
+    if any(time_ms < 0 for time_ms in times.values()):
+        raise BadOption(f"{name}: times are milliseconds since 1970, and not negative")
+    return times
+
+
+def check_found(
+    found: Mapping[Queue, int], times: Mapping[Queue, int], snapshot: Snapshot, name: str
+) -> None:
+    """Raise BadOption if a queue has no message of its time or later."""
+    for queue, offset in sorted(found.items()):
+        if offset >= snapshot[queue].end:
+            raise BadOption(
+                f"{name}: queue {queue} has no message that was stored at {times[queue]} or later; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end of such queues"
+            )
+
+
 def _parse_offsets(text: str, snapshot: Snapshot, name: str) -> dict[Queue, int]:
     try:
         document = json.loads(text)
         flat = list(_flatten(document))
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadOption(f"{name}: write earliest, latest or JSON, not {text[:100]!r}") from error
+        words = "earliest, latest" if name[-7:] == "Offsets" else "milliseconds since 1970"
+        raise BadOption(f"{name}: write {words} or JSON, not {text[:100]!r}") from error
     offsets = {}
     for topic, broker, queue_id, offset in flat:
         brokers = {queue.broker for queue in snapshot if queue.topic == topic}
@@ -271,6 +310,11 @@ def _flatten(document: Mapping[str, Any]) -> Iterable[tuple[str, str | None, int
             else:
                 for queue_id, offset in value.items():
                     yield topic, key, int(queue_id), int(offset)
+
+
+def count_between(start: Positions, end: Positions) -> int:
+    """Messages of the batch between two positions."""
+    return sum(stop - begin for begin, stop in moved(start, end).values())
 
 
 # --- into how many tasks -----------------------------------------------------------------------
@@ -313,7 +357,7 @@ def next_positions(
     snapshot: Snapshot,
     *,
     brokers: Container[str],
-    wants: Callable[[str], bool],
+    wants: Callable[[str, int], bool],
     rows_max: int | None,
     target: Snapshot | None,
     fail_on_data_loss: bool,
@@ -323,8 +367,8 @@ def next_positions(
 
     Args:
         brokers: those that were there while the snapshot was taken.
-        wants: whether the query reads a topic. Positions in others are kept as they are, in case
-            they are wanted again.
+        wants: whether the query reads a queue, by its topic and number. Positions in others are
+            kept as they are, in case they are wanted again.
         rows_max: about how many messages; queues share it in proportion to what they have, and
             each that has any gets at least one, so that none starves.
         target: go no further than the ends of this, and leave other queues alone.
@@ -378,7 +422,7 @@ def _deleted_unread(
     start: Positions,
     snapshot: Snapshot,
     brokers: Container[str],
-    wants: Callable[[str], bool],
+    wants: Callable[[str, int], bool],
     target: Snapshot | None,
 ) -> dict[Queue, int]:
     """Where queues ended that were deleted before they were read to there, as far as we saw."""
@@ -386,7 +430,7 @@ def _deleted_unread(
     for queue, offset in start.offsets.items():
         was = Bounds(first=0, end=offset, incarnation=start.incarnation_of(queue, None))
         now = snapshot.get(queue)
-        if not wants(queue.topic) or _is_same(now, was):
+        if not wants(queue.topic, queue.queue_id) or _is_same(now, was):
             continue
         if now is None and queue.broker not in brokers:
             continue
@@ -420,7 +464,7 @@ def _without_oldest_gone(
     reached: Positions,
     snapshot: Snapshot,
     brokers: Container[str],
-    wants: Callable[[str], bool],
+    wants: Callable[[str, int], bool],
 ) -> Positions:
     """Forget positions beyond GONE_QUEUES_MAX, oldest topics first."""
     if len(reached.offsets) - len(snapshot) <= GONE_QUEUES_MAX:
@@ -428,7 +472,7 @@ def _without_oldest_gone(
     gone = [
         queue
         for queue in sorted(reached.offsets)
-        if queue not in snapshot and queue.broker in brokers and wants(queue.topic)
+        if queue not in snapshot and queue.broker in brokers and wants(queue.topic, queue.queue_id)
     ]
     gone.sort(key=lambda queue: reached.incarnation_of(queue, None) or 0)
     forgotten = set(gone[: max(0, len(gone) - GONE_QUEUES_MAX)])

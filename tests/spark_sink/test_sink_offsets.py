@@ -21,10 +21,13 @@ from polymq.spark_sink.offsets import (
     Range,
     Snapshot,
     Tasks,
+    check_found,
+    count_between,
     ending_positions,
     next_positions,
     split,
     starting_positions,
+    times_of,
 )
 from polymq.spark_sink.selection import Selection
 
@@ -60,7 +63,7 @@ def advance(
         start,
         snapshot,
         brokers=brokers,
-        wants=Selection(topics=topics).wants,
+        wants=Selection(topics=topics).wants_queue,
         rows_max=rows_max,
         target=target,
         fail_on_data_loss=fail,
@@ -614,7 +617,7 @@ def test_a_batch_is_replayed_in_the_pieces_that_were_logged() -> None:
         start,
         snapshot,
         brokers={"b"},
-        wants=lambda _: True,
+        wants=lambda _topic, _number: True,
         rows_max=None,
         target=None,
         fail_on_data_loss=True,
@@ -630,3 +633,44 @@ def test_a_batch_is_replayed_in_the_pieces_that_were_logged() -> None:
     ]
     older = {key: value for key, value in end.to_json().items() if key != "taskRows"}
     assert split(ranges, Positions.from_json(older).task_rows) == ranges
+
+
+# --- places by time ---------------------------------------------------------------------------
+
+
+def test_times_are_for_all_queues_or_for_some() -> None:
+    snapshot = held((0, 5), (0, 5))
+    assert times_of("17", snapshot, "startingTimestamp") == {A: 17, B: 17}
+    by_queue = times_of('{"t": {"1": 9}}', snapshot, "startingOffsetsByTimestamp")
+    assert by_queue == {B: 9}
+    assert starting_positions("earliest", snapshot, {B: 3}).offsets == {A: 0, B: 3}
+    assert ending_positions("latest", snapshot, {B: 3}).offsets == {A: 5, B: 3}
+
+
+@pytest.mark.parametrize("text", ['{"t": {"1": -1}}', '{"t": {"7": 1}}', '{"u": {"0": 1}}', "soon"])
+def test_wrong_times_are_named(text: str) -> None:
+    with pytest.raises(BadOption, match=r"^startingOffsetsByTimestamp: "):
+        times_of(text, held((0, 5), (0, 5)), "startingOffsetsByTimestamp")
+
+
+def test_a_time_that_no_message_has_reached_is_an_error() -> None:
+    snapshot = held((0, 5), (0, 5))
+    check_found({A: 4, B: 0}, {A: 1, B: 1}, snapshot, "startingTimestamp")
+    with pytest.raises(BadOption, match=r"^startingTimestamp: queue b/t/1 has no message"):
+        check_found({A: 4, B: 5}, {A: 1, B: 2}, snapshot, "startingTimestamp")
+
+
+def test_a_queue_that_is_not_assigned_any_more_keeps_its_position() -> None:
+    """It is no loss, either, though nothing of it is seen."""
+    start = at(3, 4, unread={B: 9})
+    reached = next_positions(
+        start,
+        held((0, 8)),
+        brokers={"b"},
+        wants=Selection(topics=frozenset("t"), assigned={"t": frozenset({0})}).wants_queue,
+        rows_max=None,
+        target=None,
+        fail_on_data_loss=True,
+    )
+    assert reached.offsets == {A: 8, B: 4}
+    assert count_between(start, reached) == 5
