@@ -123,6 +123,7 @@ def connected_device(port: int) -> Iterator[None]:
         ("start-rocketmq.md", 5),
         ("migrating-from-kafka.md", 4),
         ("monitoring.md", 2),
+        ("dataframes.md", 7),
     ],
 )
 def test_the_page_does_what_it_says(name: str, least: int, server: Server, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 96}
 ELSEWHERE: Final = {
     "sink": "polymq.commands.sink",
+    "export": "polymq.commands.export",
     "topic": "polymq.commands.client",
     "message": "polymq.commands.client",
     "user": "polymq.commands.users",

@@ -44,6 +44,7 @@ KERNELS: Final[tuple[str, ...]] = (
     "polymq.gateways.http_cloudevents.kernels.texts",
     "polymq.net.kernels.streams",
     "polymq.net.kernels.websocket",
+    "polymq.spark_sink.kernels.columns",
 )
 """All that have two forms."""
 COMPILED_ONLY: Final = ("polymq.net.kernels.plane",)

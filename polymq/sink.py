@@ -47,7 +47,7 @@ def run_sink(
 
     configure_logs(settings.log)
     if broker is None:
-        broker, tls = _own_broker(settings, tls)
+        broker, tls = own_broker(settings, tls)
     try:
         report = run(
             brokers=[broker],
@@ -75,14 +75,15 @@ def run_sink(
     return ExitCode.OK
 
 
-def _own_broker(settings: Settings, tls: Tls | None) -> tuple[str, Tls | None]:
-    """The address of the server on this machine, and how to connect to it. Raises Failure."""
+def own_broker(settings: Settings, tls: Tls | None) -> tuple[str, Tls | None]:
+    """The address of the server on this machine for who reads topics as tables, and how to connect
+    to it. Raises Failure."""
     ports = find_ports(settings)
     port = ports.rocketmq
     if port is None or tls is not None:
         port = ports.rocketmqs
     if port is None:
-        text = "the server's RocketMQ listener is not enabled, and the sink reads through it"
+        text = "the server's RocketMQ listener is not enabled, and topics are read through it"
         raise Failure(ExitCode.UNREACHABLE, text)
     if port == ports.rocketmqs:
         tls = tls or own_tls(settings.tls)

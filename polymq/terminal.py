@@ -54,3 +54,13 @@ def confirm(question: str) -> None:
         raise Failure(ExitCode.USAGE, "standard input ended without an answer: use --yes")
     if answer.strip().lower() not in ("y", "yes"):
         raise click.Abort
+
+
+def size(count: int) -> str:
+    """A number of bytes with a fitting unit."""
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:,.0f} {unit}" if unit == "bytes" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} TiB"

@@ -190,12 +190,16 @@ class ClientCore:
         count_max: int,
         bytes_max: int,
         whole: bool = False,
+        stored: bool = False,
     ) -> Steps[Pulled]:
         """Records from `offset` on. Does not wait for any to come.
 
         Args:
             whole: also AMQP properties that stand in front of the body, for who takes records
                 apart with `remoting.records.message_of`.
+            stored: records as they are in the log, for who reads all forms of properties: without
+                what a broker adds to messages of AMQP and MQTT 5 in RocketMQ's words. Implies
+                `whole`.
         """
         question = PullFields(
             topic=topic,
@@ -205,7 +209,8 @@ class ClientCore:
             queue_offset=offset,
             count_max=count_max,
             bytes_max=bytes_max,
-            whole=whole or None,
+            whole=whole or stored or None,
+            stored=stored or None,
         )
         answer = yield from self._ask_broker(topic, broker, RequestCode.PULL_MESSAGE, question)
         bounds = read_fields(PullAnswer, answer.fields)

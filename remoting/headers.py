@@ -46,6 +46,7 @@ _WIRE_NAMES: Final = {
     "min_offset": "minOffset",
     "max_offset": "maxOffset",
     "whole": "pmqWhole",
+    "stored": "pmqStored",
     "incarnation": "pmqIncarnation",
     "offset": "offset",
 }
@@ -125,6 +126,7 @@ class PullFields(Fields, frozen=True, kw_only=True):
     bytes_max: Int | None = None
     user_topic: str | None = None
     whole: bool | None = None
+    stored: bool | None = None
 
     def at(self, offset: int) -> PullFields:
         """The same from another offset on."""

@@ -37,7 +37,8 @@ _STORE: Final = struct.Struct(">q")
 _TAIL: Final = struct.Struct(">iqI")
 _HOST_SIZE_V4: Final = 8
 _HOST_SIZE_V6: Final = 20
-_CRC_MASK: Final = 0x7FFF_FFFF
+CRC_MASK: Final = 0x7FFF_FFFF
+"""What is kept of a body's CRC-32."""
 
 
 LONG_PROPERTY: Final = "PMQ_LONG"
@@ -77,7 +78,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def offset_message_id(self) -> str:
         """RocketMQ's message id of what has no `UNIQ_KEY`: store host and position, in hex."""
-        return (self.store_host + self.position.to_bytes(8)).hex().upper()
+        return (self.store_host + self.position.to_bytes(8, signed=True)).hex().upper()
 
 
 def message_name(record: Record) -> str:
@@ -109,11 +110,16 @@ def iterate_records(records: bytes, *, verify: bool = True) -> Iterator[Record]:
     """
     at = 0
     while at < len(records):
-        try:
-            record, at = _take_record(records, at, verify)
-        except (struct.error, IndexError) as error:
-            raise RemoteProtocolError(f"record at byte {at} is cut short") from error
+        record, at = take_record(records, at, verify=verify)
         yield record
+
+
+def take_record(records: bytes, start: int, *, verify: bool = True) -> tuple[Record, int]:
+    """The record that begins at `start`, and where it ends. Raises RemoteProtocolError."""
+    try:
+        return _take_record(records, start, verify)
+    except (struct.error, IndexError) as error:
+        raise RemoteProtocolError(f"record at byte {start} is cut short") from error
 
 
 def _take_record(records: bytes, start: int, verify: bool) -> tuple[Record, int]:
@@ -147,7 +153,7 @@ def _take_record(records: bytes, start: int, verify: bool) -> tuple[Record, int]
     if properties_start + properties_size != end:
         raise RemoteProtocolError(f"record at byte {start} does not end where its parts do")
     body = records[body_start:topic_at]
-    if verify and zlib.crc32(body) & _CRC_MASK != crc:
+    if verify and zlib.crc32(body) & CRC_MASK != crc:
         raise RemoteProtocolError(f"body of the record at position {position} is damaged")
     record = Record(
         topic=records[topic_start:topic_end].decode("utf-8", "surrogateescape"),
@@ -177,12 +183,19 @@ def split_body(record: Record) -> tuple[bytes, bytes] | None:
     """
     if parse_properties(record.properties).get(LONG_PROPERTY) != "1":
         return None
-    end = 4 + int.from_bytes(record.body[:4])
-    if len(record.body) < end:
+    parts = split_long_body(record.body)
+    if parts is None:
         raise RemoteProtocolError(
             f"record at position {record.position} has AMQP properties beyond its body"
         )
-    return record.body[4:end], record.body[end:]
+    return parts
+
+
+def split_long_body(body: bytes) -> tuple[bytes, bytes] | None:
+    """AMQP's properties and the message's body, of a body that has both; None if it is too short
+    for what it says."""
+    end = 4 + int.from_bytes(body[:4])
+    return (body[4:end], body[end:]) if len(body) >= end else None
 
 
 def message_of(record: Record) -> tuple[dict[str, str], bytes]:
@@ -224,7 +237,7 @@ def encode_record(
     packed = pairs.encode("utf-8", "surrogateescape")
     size = _HEAD.size + _STORE.size + 2 * _HOST_SIZE_V4 + _TAIL.size
     size += len(body) + 1 + len(name) + 2 + len(packed)
-    crc = zlib.crc32(body) & _CRC_MASK
+    crc = zlib.crc32(body) & CRC_MASK
     head = _HEAD.pack(size, MAGIC_V1, crc, 0, flag, queue_offset, position, system_flag, born_ms)
     return b"".join(
         (

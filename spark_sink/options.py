@@ -18,6 +18,7 @@ from polymq.remoting.errors import LocalProtocolError
 from polymq.remoting.signing import Credentials, credentials_from
 from polymq.remoting.tls import Tls
 from polymq.spark_sink.errors import BadOption
+from polymq.spark_sink.offsets import TASK_ROWS, Tasks
 from polymq.spark_sink.reading import Seen, connect, look, parse_brokers
 from polymq.spark_sink.selection import Selection, parse_pattern
 
@@ -25,7 +26,7 @@ OPTIONS: Final = (
     *("broker", "topic", "topicPattern", "excludeTopic", "accessKey", "secretKey"),
     *("tls", "tlsCa", "tlsCheckNames"),
     *("startingOffsets", "endingOffsets", "failOnDataLoss"),
-    *("maxOffsetsPerTrigger", "maxRecordsPerTask", "withRange"),
+    *("maxOffsetsPerTrigger", "maxRecordsPerTask", "minPartitions", "withRange"),
 )
 _SPARKS_OWN: Final = frozenset(("path", "serialization.format"))
 """Added by Spark: `load(path)` and tables in a catalog."""
@@ -59,7 +60,10 @@ class Options:
         self.ending = given.get("endingoffsets", "latest")
         self.fail_on_data_loss = _parse_bool(given, "failOnDataLoss", default=True)
         self.rows_per_trigger = _parse_count(given, "maxOffsetsPerTrigger")
-        self.rows_per_task = _parse_count(given, "maxRecordsPerTask")
+        self.tasks = Tasks(
+            rows_max=_parse_count(given, "maxRecordsPerTask") or TASK_ROWS,
+            count_min=_parse_count(given, "minPartitions"),
+        )
         self.with_range = _parse_bool(given, "withRange", default=False)
 
     def client(self) -> BlockingClient:

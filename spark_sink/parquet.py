@@ -17,10 +17,10 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,11 +40,56 @@ ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 WHOLE_NAME_COLUMN: Final = "topic_name"
 """What the column `topic` is called in files. Directories have a column `topic`, which Arrow and
 pandas refuse beside another one of that name, and which has not all of a name that is too long."""
-_DICTIONARY_COLUMNS: Final = [
-    WHOLE_NAME_COLUMN,
-    *("tag", "content_type", "protocol", "headers.key_value.key"),
-]
-"""Where values repeat. Trying it on ids and bodies only costs time."""
+_DICTIONARY_COLUMNS: Final = ("tag", "content_type", "protocol", "headers.key_value.key")
+"""Where values repeat, beside the topic. Trying it on ids and bodies only costs time."""
+
+
+class RowGroups:
+    """Writes batches as Parquet, in row groups that do not depend on how rows came in batches.
+
+    Args:
+        file: what it is written to, from its beginning.
+        topic_column: what the column with the topic's name is called.
+    """
+
+    def __init__(
+        self, file: Any, schema: pa.Schema, *, topic_column: str, compression: str
+    ) -> None:
+        self._writer = pq.ParquetWriter(
+            file,
+            schema,
+            compression=compression,
+            use_dictionary=[topic_column, *_DICTIONARY_COLUMNS],
+        )
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []  # rows of the next row group
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+        self.row_count = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Write these rows, now or with those that follow."""
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        self.row_count += rows.num_rows
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, schema=self._schema)
+            self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def close(self) -> None:
+        """Write what is left, and the end of the file."""
+        self._write_waiting()
+        self._writer.close()
+
+    def discard(self) -> None:
+        """Close it without what is left."""
+        self._writer.close()
 
 
 @dataclass(slots=True)
@@ -55,31 +100,12 @@ class _OpenFile:
     final: str
     former: str | None
     raw: BufferedWriter
-    writer: pq.ParquetWriter
-    row_count: int = 0
+    rows: RowGroups
     byte_count: int = 0  # of the finished file
-    waiting: list[pa.RecordBatch] = field(default_factory=list)  # rows of the next row group
-    waiting_rows: int = 0
-    waiting_bytes: int = 0
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self.waiting.append(rows)
-        self.waiting_rows += rows.num_rows
-        self.waiting_bytes += rows.nbytes
-        self.row_count += rows.num_rows
-        if self.waiting_rows >= ROW_GROUP_ROWS or self.waiting_bytes >= ROW_GROUP_BYTES:
-            self.write_waiting()
-
-    def write_waiting(self) -> None:
-        if self.waiting:
-            table = pa.Table.from_batches(self.waiting)
-            self.writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        self.waiting, self.waiting_rows, self.waiting_bytes = [], 0, 0
 
     def close(self) -> None:
         """Finish and sync it."""
-        self.write_waiting()
-        self.writer.close()
+        self.rows.close()
         self.raw.flush()
         os.fsync(self.raw.fileno())
         self.byte_count = self.raw.tell()
@@ -88,7 +114,7 @@ class _OpenFile:
     def discard(self) -> None:
         """Delete it, finished or not. The writer is closed only so that it does not complain."""
         with contextlib.suppress(OSError, ValueError, pa.ArrowException):
-            self.writer.close()
+            self.rows.discard()
         self.raw.close()
         self.temporary.unlink(missing_ok=True)
 
@@ -136,7 +162,7 @@ class TaskFiles:
         rows = rows.rename_columns({TOPIC_COLUMN: WHOLE_NAME_COLUMN})
         start = 0
         for end, hour in zip(hours.run_ends.to_pylist(), hours.values.to_pylist(), strict=True):
-            self._file(hour, rows.schema).add(rows.slice(start, end - start))
+            self._file(hour, rows.schema).rows.add(rows.slice(start, end - start))
             start = end
 
     def _check_span(self, batch: pa.RecordBatch) -> None:
@@ -186,18 +212,18 @@ class TaskFiles:
             "polymq.incarnation": str(span.incarnation or ""),
         }
         raw = temporary.open("xb")
-        writer = pq.ParquetWriter(
+        rows = RowGroups(
             raw,
             schema.with_metadata(metadata),
+            topic_column=WHOLE_NAME_COLUMN,
             compression=self._compression,
-            use_dictionary=_DICTIONARY_COLUMNS,
         )
         return _OpenFile(
             temporary=temporary,
             final=final_path(span, hour, part),
             former=former_path(span, hour, part) if span.former else None,
             raw=raw,
-            writer=writer,
+            rows=rows,
         )
 
     def _finish(self) -> list[WrittenFile]:
@@ -217,7 +243,7 @@ class TaskFiles:
                 queue_id=span.queue_id,
                 first=span.first,
                 end=span.end,
-                row_count=file.row_count,
+                row_count=file.rows.row_count,
                 byte_count=file.byte_count,
                 complete=complete,
             )

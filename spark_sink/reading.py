@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from polymq.remoting.client import ClientSettings, QueueBounds, Route
+from polymq.remoting.client import ClientSettings, Pulled, QueueBounds, Route
 from polymq.remoting.codes import ResponseCode
 from polymq.remoting.driver_blocking import BlockingClient
 from polymq.remoting.errors import CallFailed, RemotingError, RequestFailed, Unreachable
-from polymq.remoting.records import Record, iterate_records
 from polymq.remoting.signing import Credentials
 from polymq.remoting.tls import Tls
+from polymq.spark_sink.ahead import read_ahead
 from polymq.spark_sink.envelope import EnvelopeBuilder
 from polymq.spark_sink.errors import BadOption, DataLoss, SinkError, Unavailable
 from polymq.spark_sink.layout import range_text
@@ -34,7 +34,9 @@ from polymq.spark_sink.selection import Selection
 
 PULL_COUNT: Final = 4096
 PULL_BYTES: Final = 4 * 1024 * 1024
-"""Of one answer: few round trips, and no task holds much more than two of them."""
+"""Of one answer: few round trips."""
+AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""Of answers that wait while others are decoded: no task holds much more than three answers."""
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """Of one Arrow batch. Spark holds a few of them per task; larger ones make it no faster."""
@@ -206,31 +208,39 @@ def read_range(
         rows_max=BATCH_ROWS,
         bytes_max=BATCH_BYTES,
     )
-    with sink_errors(f"queue {wanted.queue}: "):
-        for record in _records(client, wanted, reading):
-            yield from builder.add(record)
+    queue_id = wanted.queue.queue_id
+    pulls = read_ahead(_pulls(client, wanted, reading), bytes_max=AHEAD_BYTES, size=_size)
+    with sink_errors(f"queue {wanted.queue}: "), closing(pulls):
+        for pull in pulls:
+            yield from builder.add(
+                pull.records, queue_id=queue_id, first=pull.first, end=wanted.end
+            )
+            if builder.next_offset != min(pull.next_offset, wanted.end):
+                raise SinkError(
+                    f"queue {wanted.queue}: messages from {pull.first} to {builder.next_offset} "
+                    f"came, but {pull.next_offset} is to be next"
+                )
     yield from builder.finish()
 
 
-def _records(client: BlockingClient, wanted: Range, reading: Reading) -> Iterator[Record]:
+class _Pull(NamedTuple):
+    """Records as a broker sent them; the offset that the first has to have."""
+
+    records: bytes
+    first: int
+    next_offset: int  # as the broker says
+
+
+def _size(pull: _Pull) -> int:
+    return len(pull.records)
+
+
+def _pulls(client: BlockingClient, wanted: Range, reading: Reading) -> Iterator[_Pull]:
     offset = wanted.first
     retries = 0
     while offset < wanted.end:
         queue = wanted.queue
-        try:
-            pulled = client.pull(
-                queue.topic,
-                queue.broker,
-                queue.queue_id,
-                offset,
-                count_max=min(PULL_COUNT, wanted.end - offset),
-                bytes_max=PULL_BYTES,
-                whole=True,
-            )
-        except RequestFailed as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            pulled = None
+        pulled = _pull(client, wanted, offset)
         if pulled is None or pulled.incarnation != wanted.incarnation:
             loss = f"{queue} was deleted while it was read, {offset} to {wanted.end} were not read"
             lose([loss], fail_on_data_loss=reading.fail_on_data_loss)
@@ -243,22 +253,33 @@ def _records(client: BlockingClient, wanted: Range, reading: Reading) -> Iterato
         if pulled.min_offset > offset:
             offset = _skip(queue, offset, min(pulled.min_offset, wanted.end), reading)
             continue
-        if pulled.code != ResponseCode.SUCCESS:
+        if pulled.code != ResponseCode.SUCCESS or pulled.next_offset <= offset:
             retries += 1
             if retries > RETRY_COUNT_MAX:
                 raise SinkError(f"queue {queue}: no messages at {offset}, code {pulled.code}")
             continue
         retries = 0
-        for record in iterate_records(pulled.records):
-            if record.queue_id != queue.queue_id or record.queue_offset != offset:
-                raise SinkError(
-                    f"queue {queue}: message {record.queue_offset} of queue {record.queue_id} "
-                    f"came where {offset} was asked for"
-                )
-            if offset == wanted.end:
-                return
-            yield record
-            offset += 1
+        yield _Pull(records=pulled.records, first=offset, next_offset=pulled.next_offset)
+        offset = pulled.next_offset
+
+
+def _pull(client: BlockingClient, wanted: Range, offset: int) -> Pulled | None:
+    """Ask for the next messages; None: the topic is not there."""
+    queue = wanted.queue
+    try:
+        return client.pull(
+            queue.topic,
+            queue.broker,
+            queue.queue_id,
+            offset,
+            count_max=min(PULL_COUNT, wanted.end - offset),
+            bytes_max=PULL_BYTES,
+            stored=True,
+        )
+    except RequestFailed as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return None
 
 
 def _skip(queue: Queue, offset: int, first: int, reading: Reading) -> int:

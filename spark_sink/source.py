@@ -17,7 +17,8 @@ Options (names in any case):
     failOnDataLoss        true (default): what retention or the deletion of a topic took unread is
                           an error; false: left out
     maxOffsetsPerTrigger  streaming only: about how many messages a batch has
-    maxRecordsPerTask     batch only: cut queues in pieces of this many messages
+    maxRecordsPerTask     how many messages a task reads at most (262,144)
+    minPartitions         how many tasks a batch has at least, if it has as many messages
 
 Rules, from how Spark uses these classes:
 
@@ -134,7 +135,8 @@ class PolymqReader(DataSourceReader):
             brokers=seen.brokers,
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        return _partitions(self.options, split(ranges, self.options.rows_per_task))
+        total = sum(wanted.end - wanted.first for wanted in ranges)
+        return _partitions(self.options, split(ranges, self.options.tasks.rows(total)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
@@ -170,6 +172,7 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             target=self.target,
             fail_on_data_loss=self.options.fail_on_data_loss,
+            tasks=self.options.tasks,
         )
         return reached.to_json()
 
@@ -189,7 +192,7 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             brokers=seen.brokers,
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        return _partitions(self.options, ranges)
+        return _partitions(self.options, split(ranges, reached.task_rows))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.table_schema)

@@ -82,6 +82,11 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "queue show": ["polymq queue show orders"],
     "queue unbind": ["polymq queue unbind orders shop --routing-key 'order.*'"],
     "reload": ["polymq reload"],
+    "export": [
+        "polymq export sensors sensors.parquet",
+        "polymq export sensors yesterday.csv --since 2026-03-01 --until 2026-03-02",
+        "polymq export sensors --format jsonl - | head",
+    ],
     "retained clear": ["polymq retained clear 'sensors/old/#' --dry-run"],
     "retained list": ["polymq retained list --filter 'sensors/#'"],
     "serve": [
@@ -98,6 +103,7 @@ EXAMPLES: Final[dict[str, list[str]]] = {
         "polymq sink --topic sensors --topic orders --every-seconds 60",
     ],
     "store": ["polymq store"],
+    "store holders": ["polymq store holders", "polymq store holders --kind queue --limit 5"],
     "store cut list": ["polymq store cut list"],
     "store cut show": ["polymq store cut show FILE --topic orders --format json"],
     "top": ["polymq top", "polymq top --once --json"],

@@ -245,7 +245,7 @@ class Pulls:
                 info,
                 pull.fields,
                 ResponseCode.SUCCESS,
-                records=as_rocketmq(records, whole=bool(pull.fields.whole)),
+                records=_translated(records, pull.fields),
                 next_offset=next_offset,
             )
             self._answer(pull.serial, answer)
@@ -315,3 +315,8 @@ class Pulls:
                 return
         self._turn.append(pull)
         self.read_next()
+
+
+def _translated(records: bytes, fields: PullFields) -> bytes:
+    """The records in the form that was asked for."""
+    return records if fields.stored else as_rocketmq(records, whole=bool(fields.whole))

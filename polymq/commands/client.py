@@ -17,6 +17,7 @@ from polymq.commands.access import (
 )
 from polymq.commands.cut import cut, leave_quietly
 from polymq.commands.find import message_find, message_show, show_message
+from polymq.commands.holders import store_holders
 from polymq.commands.messages import message_list, message_peek
 from polymq.commands.options import config_option, data_flag, format_option, settings_from
 from polymq.commands.tables import fetch_items, json_option, show_json
@@ -285,3 +286,4 @@ message.add_command(message_list)
 message.add_command(message_peek)
 message.add_command(message_way)
 store.add_command(cut)
+store.add_command(store_holders)

@@ -131,8 +131,8 @@ def read_by_parquet(sent: Sent, body: bytes) -> Found:
     builder = EnvelopeBuilder(
         schema, topic="sensors", range_text=None, rows_max=10, bytes_max=10**9
     )
-    (record,) = iterate_records(record_of(sent, body))
-    (batch,) = [*builder.add(record), *builder.finish()]
+    record = record_of(sent, body)
+    (batch,) = [*builder.add(record, queue_id=0, first=0, end=1), *builder.finish()]
     (row,) = batch.to_pylist(maps_as_pydicts="strict")
     headers = row.pop("headers")
     return {**row, **{f"headers {name}": value for name, value in headers.items()}}

@@ -14,12 +14,14 @@ from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_bridges import OF_THE_BRIDGES
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_console import OF_THE_CONSOLE
+from tests.sabotage.of_the_control import OF_THE_CONTROL
 from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
 from tests.sabotage.of_the_definitions import OF_THE_DEFINITIONS
 from tests.sabotage.of_the_documentation import OF_THE_DOCUMENTATION
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
 from tests.sabotage.of_the_kernels import OF_THE_KERNELS
+from tests.sabotage.of_the_lake import OF_THE_LAKE
 from tests.sabotage.of_the_listeners import OF_THE_LISTENERS
 from tests.sabotage.of_the_logins import OF_THE_LOGINS
 from tests.sabotage.of_the_management import OF_THE_MANAGEMENT
@@ -31,6 +33,7 @@ from tests.sabotage.of_the_overlaps import OF_THE_OVERLAPS
 from tests.sabotage.of_the_packages import OF_THE_PACKAGES
 from tests.sabotage.of_the_pauses import OF_THE_PAUSES
 from tests.sabotage.of_the_permissions import OF_THE_PERMISSIONS
+from tests.sabotage.of_the_preshared_keys import OF_THE_PRESHARED_KEYS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_reloads import OF_THE_RELOADS
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
@@ -63,6 +66,7 @@ SABOTAGES = (
     *OF_THE_TRAFFIC,
     *OF_THE_CLIENTS,
     *OF_THE_CONSOLE,
+    *OF_THE_CONTROL,
     *OF_THE_CONVERSION,
     *OF_THE_DEFINITIONS,
     *OF_THE_DOCUMENTATION,
@@ -71,7 +75,9 @@ SABOTAGES = (
     *OF_THE_OVERLAPS,
     *OF_THE_GATEWAYS,
     *OF_MQTT_5,
+    *OF_THE_LAKE,
     *OF_THE_LISTENERS,
+    *OF_THE_PRESHARED_KEYS,
     *OF_MQTT_EXTRAS,
     *OF_THE_MQTT_RULES,
     *OF_AMQP,

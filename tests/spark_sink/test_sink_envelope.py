@@ -7,7 +7,7 @@ import json
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,13 @@ from hypothesis import strategies as st
 from polymq.remoting.records import iterate_records
 from polymq.spark_sink import amqp_properties, envelope
 from polymq.spark_sink.amqp_properties import DEPTH_MAX, decode_amqp_properties
-from polymq.spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
+from polymq.spark_sink.envelope import (
+    EnvelopeBuilder,
+    Interpreter,
+    arrow_schema,
+    envelope_schema,
+    table_schema,
+)
 from tests.harness import mqtt5
 from tests.remoting.record_builder import build_properties, build_record
 
@@ -32,6 +38,13 @@ else:
     from backports import zstd
 
 TAIL = build_properties(PMQ_Q="00000001000000000005", **{"__CRC32#": "0123456789"})
+
+
+def add(builder: EnvelopeBuilder, record: bytes) -> Iterator[pa.RecordBatch]:
+    """Take one record, whatever its queue and offset are."""
+    (read,) = iterate_records(record)
+    offset = read.queue_offset
+    return builder.add(record, queue_id=read.queue_id, first=offset, end=offset + 1)
 
 
 def rows_of(
@@ -50,8 +63,8 @@ def rows_of(
         bytes_max=bytes_max,
     )
     batches: list[pa.RecordBatch] = []
-    for record in iterate_records(b"".join(records)):
-        batches += builder.add(record)
+    for record in records:
+        batches += add(builder, record)
     batches += builder.finish()
     for batch in batches:
         assert batch.schema.equals(schema)
@@ -62,6 +75,13 @@ def rows_of(
 def row_of(properties: bytes = b"", **record: Any) -> dict[str, Any]:
     ((row,),) = rows_of(build_record(properties=properties + TAIL, **record))
     return row
+
+
+@pytest.mark.parametrize("with_range", [True, False])
+def test_the_columns_are_those_that_spark_expects(with_range: bool) -> None:
+    """Spark compares the first batch of a task with its own schema, and no other."""
+    expected = arrow_schema(envelope_schema(with_range=with_range))
+    assert table_schema(with_range=with_range).equals(expected, check_metadata=True)
 
 
 def test_a_message_of_mqtt() -> None:
@@ -346,8 +366,8 @@ def test_a_time_of_birth_that_no_calendar_has_is_null(born_ms: int, year: int | 
             properties=st.binary(max_size=60),
             born_ms=st.integers(-(2**63), 2**63 - 1),
             store_ms=st.integers(-(2**63), 2**63 - 1),
-            queue_offset=st.integers(0, 2**63 - 1),
-            position=st.integers(0, 2**63 - 1),
+            queue_offset=st.integers(-(2**63), 2**63 - 2),
+            position=st.integers(-(2**63), 2**63 - 1),
         ),
         max_size=5,
     )
@@ -356,25 +376,23 @@ def test_a_row_can_always_be_made(records: list[bytes]) -> None:
     assert sum(map(len, rows_of(*records, with_range=True))) == len(records)
 
 
-def test_messages_with_equal_properties_are_interpreted_once() -> None:
+def test_properties_that_python_interprets_are_interpreted_once() -> None:
     """What differs at their ends, queues and checksum, does not count."""
-    schema = arrow_schema(envelope_schema())
-    builder = EnvelopeBuilder(schema, topic="t", range_text=None, rows_max=10, bytes_max=10**6)
-    head = build_properties(PMQ_P="0001", TAGS="a", PMQ_PROTO="mqtt")
+    interpret = Interpreter()
+    head = build_properties(PMQ_P="0001", TAGS="a", PMQ_PROTO="mqtt5")
     for number in range(5):
         tail = build_properties(PMQ_Q=f"{number:020x}", **{"__CRC32#": f"{number:010}"})
-        (record,) = iterate_records(build_record(properties=head + tail))
-        assert list(builder.add(record)) == []
-    assert len(builder._meanings) == 1
-    (batch,) = builder.finish()
-    assert batch.column("tag").to_pylist() == ["a"] * 5
+        tag, *_, body = interpret(head + tail, b"%d" % number, 0)
+        assert (tag, body) == (b"a", b"%d" % number)
+    assert len(interpret._meanings) == 1
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envelope, "MEANINGS_MAX", 3)
-    records = [build_record(properties=build_properties(UNIQ_KEY=str(n))) for n in range(10)]
-    (rows,) = rows_of(*records)
-    assert [row["msg_id"] for row in rows] == [str(n) for n in range(10)]
+    interpret = Interpreter()
+    keys = [interpret(build_properties(UNIQ_KEY=str(n)), b"", 0)[1] for n in range(10)]
+    assert keys == [b"%d" % n for n in range(10)]
+    assert len(interpret._meanings) <= 3
 
 
 def test_batches_are_cut_by_rows_and_by_bytes() -> None:

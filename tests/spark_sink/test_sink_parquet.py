@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymq.remoting.records import iterate_records
 from polymq.spark_sink import parquet
 from polymq.spark_sink.envelope import EnvelopeBuilder, arrow_schema, envelope_schema
 from polymq.spark_sink.errors import SinkError
@@ -45,8 +44,7 @@ def rows(
         data = build_record(
             queue_id=queue_id, queue_offset=offset, store_ms=store_ms, body=b"%d" % offset
         )
-        for record in iterate_records(data):
-            yield from builder.add(record)
+        yield from builder.add(data, queue_id=queue_id, first=offset, end=offset + 1)
         if index in cuts:
             yield from builder.finish()
     yield from builder.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from polymq.spark_sink.errors import DataLoss, SinkError, Unavailable
 from polymq.spark_sink.offsets import Bounds, Queue, Range
 from polymq.spark_sink.reading import Reading, list_topics, look, read_range
 from polymq.spark_sink.selection import Selection, parse_pattern
+from tests.remoting.record_builder import build_properties, build_record
 from tests.spark_sink.topic_server import TopicServer, topic_server
 
 T0 = Queue("broker-a", "t", 0)
@@ -132,6 +134,7 @@ def test_a_topic_that_is_deleted_while_it_is_read(
     """What is left of the range is lost; nothing of a new topic gets into it."""
     monkeypatch.setattr(reading, "PULL_COUNT", 2)
     monkeypatch.setattr(reading, "BATCH_ROWS", 2)
+    monkeypatch.setattr(reading, "AHEAD_BYTES", 0)
     server.port.append("t", *(b"%d" % n for n in range(6)))
     schema = arrow_schema(envelope_schema(with_range=True))
     for fail in (False, True):
@@ -146,6 +149,17 @@ def test_a_topic_that_is_deleted_while_it_is_read(
                 next(batches)
 
 
+def test_records_come_as_they_are_in_the_log(server: TopicServer, client: BlockingClient) -> None:
+    """Who asks for that gets nothing in RocketMQ's words; other readers do."""
+    properties = build_properties(PMQ_AMQP=b64encode(b"\x00\x80\x03m-1").decode(), PMQ_Q="0")
+    in_log = build_record(topic="t", properties=properties)
+    server.port.topic_by_name["t"].queues[0].records.append(in_log)
+    pulled = client.pull("t", T0.broker, 0, 0, count_max=1, bytes_max=1000, stored=True)
+    assert pulled.records == in_log
+    others = client.pull("t", T0.broker, 0, 0, count_max=1, bytes_max=1000, whole=True)
+    assert b"KEYS\x01m-1\x02" in others.records
+
+
 class Liar:
     """A broker that answers what it likes."""
 
@@ -156,9 +170,14 @@ class Liar:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def pulled(code: int, records: bytes = b"") -> Pulled:
+def pulled(code: int, records: bytes = b"", next_offset: int = 0) -> Pulled:
     return Pulled(
-        code=code, records=records, next_offset=0, min_offset=0, max_offset=99, incarnation=7
+        code=code,
+        records=records,
+        next_offset=next_offset,
+        min_offset=0,
+        max_offset=99,
+        incarnation=7,
     )
 
 
@@ -166,10 +185,13 @@ def test_answers_that_make_no_sense(server: TopicServer) -> None:
     """Another message than the one that was asked for, a damaged one, "again" without end."""
     server.port.append("t", b"0", b"1")
     zero, one = server.port.topic_by_name["t"].queues[0].records
-    assert read(Liar(pulled(20), pulled(0, zero), pulled(0, one)), wanted(0, 2)) == [b"0", b"1"]
+    answers = pulled(20), pulled(0, zero, 1), pulled(0, one, 2)
+    assert read(Liar(*answers), wanted(0, 2)) == [b"0", b"1"]
     for bad in (one, zero + zero, zero.replace(b"0", b"X"), zero[:-1]):
         with pytest.raises(SinkError, match="queue broker-a/t/0"):
-            read(Liar(pulled(0, bad)), wanted(0, 2))
+            read(Liar(pulled(0, bad, 2)), wanted(0, 2))
+    with pytest.raises(SinkError, match="from 0 to 1 came, but 2 is to be next"):
+        read(Liar(pulled(0, zero, 2)), wanted(0, 2))
     with pytest.raises(SinkError, match="code 20"):
         read(Liar(pulled(20)), wanted(0, 2))
 
@@ -178,7 +200,7 @@ def test_a_broker_that_sends_more_than_it_was_asked_for(server: TopicServer) -> 
     """RocketMQ's own brokers round up: what is beyond the range belongs to the next batch."""
     server.port.append("t", b"0", b"1", b"2")
     records = b"".join(server.port.topic_by_name["t"].queues[0].records)
-    assert read(Liar(pulled(0, records)), wanted(0, 2)) == [b"0", b"1"]
+    assert read(Liar(pulled(0, records, 3)), wanted(0, 2)) == [b"0", b"1"]
 
 
 def test_a_broker_that_is_away(client: BlockingClient, server: TopicServer) -> None:

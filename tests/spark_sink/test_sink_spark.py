@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -104,6 +104,26 @@ def test_a_batch_query(spark: SparkSession, server: TopicServer) -> None:
     assert bodies(read(spark, server, topic="t", startingOffsets=some)) == ["0-8", "0-9"]
     first = json.dumps({"t": {"0": 4, "1": 0}})
     assert bodies(read(spark, server, topic="t", endingOffsets=first)) == ["0-3"]
+
+
+def test_a_hot_queue_is_read_by_several_tasks(
+    spark: SparkSession, server: TopicServer, tmp_path: Path
+) -> None:
+    """In a batch query and in a stream: fourteen messages in two queues, four or more tasks."""
+    assert read(spark, server, topic="t").rdd.getNumPartitions() == 2
+    assert read(spark, server, topic="t", minPartitions=4).rdd.getNumPartitions() == 6
+
+    class Tasks(Batches):
+        counts: ClassVar[list[int]] = []
+
+        def __call__(self, frame: Any, number: int) -> None:
+            self.counts.append(frame.rdd.getNumPartitions())
+            super().__call__(frame, number)
+
+    seen = Tasks()
+    stream(spark, server, tmp_path / "c", seen, maxRecordsPerTask=3)
+    assert seen.counts == [6]
+    assert seen.all == sorted([f"0-{n}" for n in range(10)] + [f"1-{n}" for n in range(4)])
 
 
 class Batches:

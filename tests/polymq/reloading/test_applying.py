@@ -137,6 +137,7 @@ EFFECTS: dict[str, tuple[Any, Look]] = {
     "mqtt.session_expiry_seconds": (24.0, lambda node: node.engine.sessions.expiry._ms_max / 1000),
     "mqtt.session_queue_max": (25, lambda node: node.engine.sessions.backlogs._waiting_max),
     "mqtt.keep_alive_seconds_max": (26, feature("keep_alive_seconds_max")),
+    "mqtt.receive_max": (29, limits("mqtt", "receive_max")),
     "mqtt.topic_aliases_out_max": (27, limits("mqtt", "topic_aliases_out_max")),
     "mqtt.qos_max": (1, feature("qos_max")),
     "mqtt.retain_available": (False, feature("retain")),
@@ -431,7 +432,7 @@ def test_a_wrong_configuration_changes_nothing(
         value = str(other)
 
     async def scenario(node: Node, reloader: Reloader) -> None:
-        contexts = [one.context for one in node._tls_files._renewed]
+        contexts = [one.current() for one in node._tls_files._renewed]
         stage.values[section][key] = value
         stage.values["mqtt"]["retained_max"] = 7
         before = node.settings
@@ -441,7 +442,7 @@ def test_a_wrong_configuration_changes_nothing(
         assert "\n" not in caught.value.text
         assert node.settings is before
         assert node.engine.retained._count_max == 1_000_000
-        assert [one.context for one in node._tls_files._renewed] == contexts
+        assert [one.current() for one in node._tls_files._renewed] == contexts
         assert reloader.probes()[0].read() == {"applied": 0, "failed": 1}
 
     stage.run(scenario)

@@ -1,0 +1,1 @@
+"""Pulled records to the columns of a table."""
