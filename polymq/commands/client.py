@@ -15,7 +15,7 @@ from polymq.commands.access import (
     credentials,
     operator_options,
 )
-from polymq.commands.cut import cut, leave_quietly
+from polymq.commands.cut import cut
 from polymq.commands.find import message_find, message_show, show_message
 from polymq.commands.holders import store_holders
 from polymq.commands.messages import message_list, message_peek
@@ -25,7 +25,7 @@ from polymq.commands.way import message_way
 from polymq.errors import ExitCode, Failure
 from polymq.ports import find_ports
 from polymq.settings import MESSAGE_BYTES_MAX
-from polymq.terminal import confirm, echo, printable
+from polymq.terminal import confirm, echo, leave_quietly, printable
 from polymq.tls import own_tls
 
 

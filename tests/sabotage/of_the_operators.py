@@ -216,4 +216,12 @@ OF_THE_OPERATORS = (
         new="        if admin or not admin.find_again():\n",
         tests=("interop_tests/test_program_watching.py",),
     ),
+    Sabotage(
+        name="a-full-output-is-a-bug",
+        why="a script that exports to a full disk ends with a traceback",
+        path="polymq/program.py",
+        old="        if error.errno in _NO_ROOM and error.filename is None:",
+        new="        if error.errno in _NO_ROOM and error.filename is not None:",
+        tests=("interop_tests/test_program_commands.py",),
+    ),
 )
