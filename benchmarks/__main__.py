@@ -15,6 +15,7 @@ from benchmarks.errors import BenchmarkFailed
 from benchmarks.fairness import measure_fairness
 from benchmarks.floor import FloorFigures, measure_floors
 from benchmarks.generators import build_generators
+from benchmarks.lake import lake_lines, measure_lake
 from benchmarks.machine import ROOT, describe_machine
 from benchmarks.path import measure_path
 from benchmarks.report import HEADER, comparison_lines, floor_line, kernels_line, machine_lines
@@ -81,6 +82,11 @@ def parse_arguments(values: Sequence[str] | None) -> argparse.Namespace:
         "--scale",
         action="store_true",
         help="many queues, much backlog, many connections and subscriptions (--quick: a tenth)",
+    )
+    parser.add_argument(
+        "--lake",
+        action="store_true",
+        help="topics to Parquet, by an export and by Spark (--quick: a tenth of the messages)",
     )
     parser.add_argument(
         "--fairness",
@@ -194,6 +200,13 @@ def run_scale(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"machine": describe_machine(), **figures}
 
 
+def run_lake(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Topics to Parquet; returns the figures for the JSON file."""
+    figures = measure_lake(arguments.directory, rounds=arguments.rounds, quick=arguments.quick)
+    print(*lake_lines(figures), sep="\n")
+    return {"machine": describe_machine(), **figures}
+
+
 def run_fairness(arguments: argparse.Namespace) -> dict[str, Any]:
     """Paced clients beside loads; returns the figures for the JSON file."""
     return measure_fairness(
@@ -218,6 +231,8 @@ def main(values: Sequence[str] | None = None) -> int:
     try:
         if arguments.scale:
             figures: dict[str, Any] = run_scale(arguments)
+        elif arguments.lake:
+            figures = run_lake(arguments)
         elif arguments.fairness is not None:
             figures = run_fairness(arguments)
         elif arguments.stage:
