@@ -94,7 +94,11 @@ class SessionGroup(Group):
             return
         session = self.session
         if session is None or session.backlogs is None or session.backlogs.admit(self, run, first):
-            super().arrived(run, first)
+            self.hand_out(run, first)
+
+    def hand_out(self, run: Committed, first: int) -> None:
+        """Offer a run that became visible at offset `first`, whatever waits already."""
+        Group.arrived(self, run, first)
 
     def _passes_over(self, run: Committed, first: int) -> bool:
         """Let go of a run at the tail if it is none that waits, and say so. Behind others it is let
