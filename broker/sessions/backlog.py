@@ -30,20 +30,19 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """The heads of some groups: of the subscriptions of a session, or of all shares."""
+    """The heads of some groups: of the subscriptions of a session, or of all shares.
 
-    __slots__ = ("_core", "_known", "_reading", "_uncounted")
+    Attributes:
+        reading: those whose heads are on their way from the disk.
+    """
+
+    __slots__ = ("_core", "_known", "_uncounted", "reading")
 
     def __init__(self, core: Core, uncounted: Uncounted) -> None:
         self._core = core
         self._uncounted = uncounted
         self._known: dict[ReaderGroup, tuple[int, Head]] = {}
-        self._reading: set[ReaderGroup] = set()
-
-    @property
-    def reading(self) -> bool:
-        """Whether one is on its way from the disk."""
-        return bool(self._reading)
+        self.reading: set[ReaderGroup] = set()
 
     def forget(self, group: ReaderGroup) -> None:
         """Of this group nothing has to be dropped."""
@@ -75,7 +74,7 @@ class Heads:
         if not 0 <= first - start < len(known.positions):
             entries = index.read_hot(first, count)
             if not entries:
-                if group not in self._reading:
+                if group not in self.reading:
                     self._read(group, first, changed)
                 return Head()
             start, known = self._take(group, first, entries)
@@ -90,7 +89,7 @@ class Heads:
 
     def _read(self, group: ReaderGroup, first: int, changed: Callable[[], None]) -> None:
         def took(first: int, entries: bytes | None) -> None:
-            self._reading.discard(group)
+            self.reading.discard(group)
             if entries:  # else the read failed, which was told: the next message asks again
                 self._take(group, first, entries)
                 ready = group.cursor.watch
@@ -98,7 +97,7 @@ class Heads:
                     ready.looked_at = first, sizes_of(entries)
                 changed()
 
-        self._reading.add(group)
+        self.reading.add(group)
         self._core.reading.entries(group.queue.index, first, HEAD_COUNT, took)
 
 

@@ -94,7 +94,7 @@ class SessionGroup(Group):
             return
         session = self.session
         if session is None or session.backlogs is None or session.backlogs.admit(self, run, first):
-            self.hand_out(run, first)
+            super().arrived(run, first)
 
     def hand_out(self, run: Committed, first: int) -> None:
         """Offer a run that became visible at offset `first`, whatever waits already."""

@@ -377,7 +377,7 @@ class ShareGroup(SessionGroup):
         if self.ended or (not self.registrations and self._passes_over(run, first)):
             return
         if self.shares.bounds.admit(self, run, first):
-            self.hand_out(run, first)
+            Group.arrived(self, run, first)
 
     def _passes_over(self, run: Committed, first: int) -> bool:
         if self.cursor.next != first or self.rules is not None or not self.lets_go_of(run, first):

@@ -160,10 +160,11 @@ class Uncounted:
     def is_all(self, group: ReaderGroup) -> bool:
         """Whether nothing that waits in a group counts, as far as is known."""
         found, subscription = self._counts.get(group), group.subscription
-        if found is None or subscription is None or found.rule != _rule(subscription):
+        if found is None or not found.count or subscription is None:
             return False
         waiting = group.cursor.ready_count(group.queue.visible)
-        return found.count == waiting and found.end >= _end(group, subscription)
+        end = _end(group, subscription)
+        return found.count == waiting and found.end >= end and found.rule == _rule(subscription)
 
     def bytes_of(self, groups: Sequence[ReaderGroup]) -> int:
         """The bytes of those that `count` has counted in these groups."""

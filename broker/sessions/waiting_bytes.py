@@ -22,8 +22,8 @@ from polymq.core_log.queue_index import Index
 
 PIECE_COUNT: Final = 1024
 """Entries that are counted in one loop iteration for one group: about 30 us."""
-SLICE_COUNT: Final = 65_536
-"""Entries that are counted in one loop iteration for all of them: 2 ms."""
+SLICE_COUNT: Final = 32_768
+"""Entries that are counted in one loop iteration for all of them: about 2 ms."""
 NEAR_COUNT: Final = 256
 """Entries that are counted at once when a message comes, which must not cost much."""
 READS_MAX: Final = 64

@@ -21,7 +21,7 @@ from tests.broker.test_changes import change
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.broker.test_session_backlogs import WAYS, come_back, numbers, subscribe
 from tests.broker.test_shared_subscriptions import SHARE
-from tests.broker.test_uncounted import dropped_count, rebuild_indexes, slow
+from tests.broker.test_uncounted import dropped_count, rebuild_indexes, slow, take
 from tests.harness.broker import Broker, SpyLink, at_qos, batch_of
 
 BODY: Final = 100
@@ -298,6 +298,20 @@ def test_messages_that_never_fit_block_nothing(tmp_path: Path, way: str) -> None
     broker.step(1.0)
     send(broker, range(8, 10))
     assert numbers(link) == [4, 5, 8, 9]
+    broker.stop()
+
+
+@pytest.mark.parametrize("qos_0", [0, 3])
+def test_a_run_that_begins_with_what_never_fits(tmp_path: Path, qos_0: int) -> None:
+    """The rest of it is taken, also behind messages of QoS 0, which do not wait."""
+    broker = bounded(tmp_path, DROP_NEWEST)
+    send(broker, range(2))
+    send(broker, range(100, 100 + qos_0), qos=0)
+    assert len(take(broker, 2).bodies) == 2
+    send_run(broker, (2, 5000), (3, BODY), (4, BODY))
+    check_counts(broker)
+    assert dropped_count(broker) == 1
+    assert numbers(come_back(broker)) == [0, 1, 3, 4]
     broker.stop()
 
 
