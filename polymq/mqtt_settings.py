@@ -129,6 +129,10 @@ class MqttSettings(ListenerSettings):
     """How many messages may wait for one persistent session, over all its subscriptions. Messages
     in flight do not count. A message beyond the limit is lost, although it was acknowledged. 0:
     only the disk limits the number. The default of mosquitto, EMQX and HiveMQ is 1000."""
+    session_queue_bytes_max: Live[Annotated[int, Field(ge=0, le=1 << 48)]] = 0
+    """How many bytes these messages may have, as they are stored: body, properties, and about 150
+    bytes for each. A message beyond the limit is lost in the same way. 0: only the disk limits
+    them. In mosquitto it is `max_queued_bytes`."""
     session_queue_overflow: Literal["drop_oldest", "drop_newest"] = "drop_oldest"
     """Which messages a full session loses: its oldest messages, or those that arrive before its
     client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for

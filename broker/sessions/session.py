@@ -41,7 +41,7 @@ from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import ENTRY
 
 if TYPE_CHECKING:
-    from polymq.broker.sessions.backlogs import Backlog
+    from polymq.broker.sessions.backlog import Backlog
     from polymq.broker.sessions.retained_replay import RetainedReplay
     from polymq.broker.sessions.sessions import Resending, Sessions
     from polymq.broker.sessions.wills import Testament
@@ -130,7 +130,7 @@ class MqttSession(SessionEnd):
         delivered, as far as other subscriptions match it."""
         self.replay: RetainedReplay | None = None
         """What the connection gets of retained messages; None before the first SUBSCRIBE."""
-        self.backlogs = sessions.backlogs if sessions.settings.waiting_max else None
+        self.backlogs = sessions.backlogs if sessions.settings.is_bounded else None
         """Who bounds what waits for it; None where that has no bound."""
         self.backlog: Backlog | None = None
         """What they know of it; None before the first message that counts."""

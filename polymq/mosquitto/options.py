@@ -170,11 +170,11 @@ _GENERAL: Final = (
         "not set: 16 MiB and 64 KiB; mosquitto 2.0 has no limit then",
         low=20,
     ),
-    _missing(
+    _converted(
         "max_queued_bytes",
         _NUMBER,
-        "what waits is limited by number (mqtt.session_queue_max) and by the disk",
-        same="0",
+        "mqtt.session_queue_bytes_max, mqtt.session_queue_overflow",
+        "as the messages are stored: about 150 bytes more for each",
     ),
     _converted(
         "max_queued_messages",

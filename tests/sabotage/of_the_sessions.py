@@ -187,9 +187,9 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="newest-subscription-pays",
         why="a busy subscription of a full session pushes out the new messages of a quiet one",
-        path="broker/sessions/backlogs.py",
-        old="                if position >= others:\n",
-        new="                if position >= NO_STOP:\n",
+        path="broker/sessions/backlog.py",
+        old="            if count and (position >= before or not self):\n",
+        new="            if count and not self:\n",
         tests=(FULL_SESSIONS,),
     ),
     Sabotage(
@@ -212,7 +212,7 @@ OF_THE_SESSIONS = (
         name="qos-0-counts-when-it-is-dropped",
         why="the count of what does not count goes wrong, and a session grows beyond its bound",
         path="broker/sessions/backlogs.py",
-        old="            backlog.uncounted.passed(group, uncounted)\n",
+        old="            backlog.uncounted.passed(group, uncounted, size)\n",
         new="",
         tests=(UNCOUNTED,),
     ),
@@ -220,8 +220,8 @@ OF_THE_SESSIONS = (
         name="qos-0-counts-when-it-is-passed-over",
         why="the count of what does not count goes wrong, and a session grows beyond its bound",
         path="broker/sessions/subscription.py",
-        old="            self.session.backlog.uncounted.passed(group, run.count)\n",
-        new="            pass\n",
+        old="self.session.backlog.uncounted.passed(group, run.count, run.end - run.start)\n",
+        new="pass\n",
         tests=(UNCOUNTED,),
     ),
     Sabotage(

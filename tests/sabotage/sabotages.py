@@ -40,6 +40,7 @@ from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retained import OF_THE_RETAINED
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
+from tests.sabotage.of_the_session_bytes import OF_THE_SESSION_BYTES
 from tests.sabotage.of_the_sessions import OF_THE_SESSIONS
 from tests.sabotage.of_the_shortages import OF_THE_SHORTAGES
 from tests.sabotage.of_the_sink import OF_THE_SINK
@@ -71,6 +72,7 @@ SABOTAGES = (
     *OF_THE_DEFINITIONS,
     *OF_THE_DOCUMENTATION,
     *OF_THE_ENGINE,
+    *OF_THE_SESSION_BYTES,
     *OF_THE_SESSIONS,
     *OF_THE_OVERLAPS,
     *OF_THE_GATEWAYS,

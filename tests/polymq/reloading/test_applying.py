@@ -136,6 +136,10 @@ EFFECTS: dict[str, tuple[Any, Look]] = {
     "mqtt.subscriptions_max": (23, engine_limit("subscriptions_per_session_max")),
     "mqtt.session_expiry_seconds": (24.0, lambda node: node.engine.sessions.expiry._ms_max / 1000),
     "mqtt.session_queue_max": (25, lambda node: node.engine.sessions.backlogs._waiting_max),
+    "mqtt.session_queue_bytes_max": (
+        28_000,
+        lambda node: getattr(node.engine.sessions.backlogs._bytes, "max", None),
+    ),
     "mqtt.keep_alive_seconds_max": (26, feature("keep_alive_seconds_max")),
     "mqtt.receive_max": (29, limits("mqtt", "receive_max")),
     "mqtt.topic_aliases_out_max": (27, limits("mqtt", "topic_aliases_out_max")),
@@ -309,6 +313,7 @@ class Stage:
                 "websocket_port": 0,
                 "websocket_tls_port": 0,
                 "session_queue_max": 1000,
+                "session_queue_bytes_max": 100_000,
                 "listeners": [{**secure, **own_tls}],
             },
             "amqp": dict(ports),
