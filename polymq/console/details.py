@@ -8,6 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
+from polymq.console.forms import Form, open_form
 from polymq.console.shell import REFRESH_SECONDS, Console, confirmed, every, shown_errors
 
 Row = dict[str, Any]
@@ -45,7 +46,9 @@ class Action:
     is_harmless: bool = False
 
 
-def show_actions(console: Console, actions: Sequence[Action], row: Callable[[], Row]) -> None:
+def show_actions(
+    console: Console, actions: Sequence[Action | Form], row: Callable[[], Row] = dict
+) -> None:
     """Buttons for what the login allows.
 
     Args:
@@ -59,10 +62,17 @@ def show_actions(console: Console, actions: Sequence[Action], row: Callable[[], 
             button = ui.button(
                 action.label,
                 icon=action.icon,
-                on_click=lambda action=action: carry_out(console, action, row()),
+                on_click=lambda action=action: _begin(console, action, row()),
             )
             if not action.is_harmless:
                 button.props("color=negative")
+
+
+async def _begin(console: Console, action: Action | Form, row: Row) -> None:
+    if isinstance(action, Form):
+        open_form(console, action, row)
+    else:
+        await carry_out(console, action, row)
 
 
 async def carry_out(console: Console, action: Action, row: Row) -> bool:
@@ -87,7 +97,7 @@ def show_details(
     parts: Sequence[str],
     build: Callable[[Row], None],
     *,
-    actions: Sequence[Action] = (),
+    actions: Sequence[Action | Form] = (),
     query: Mapping[str, Any] | None = None,
 ) -> None:
     """Show an object that refreshes itself. It is built anew when it has changed.
