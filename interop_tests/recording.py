@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import threading
@@ -78,11 +79,17 @@ class Recorder:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 record(self.command, self.path)
-                connection = http.client.HTTPConnection(HOST, target, timeout=SECONDS_MAX)
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                headers = {k: v for k, v in self.headers.items() if k.lower() not in OWN_HEADERS}
-                connection.request(self.command, self.path, body or None, headers)
-                answer = connection.getresponse()
+                upstream = http.client.HTTPConnection(HOST, target, timeout=SECONDS_MAX)
+                # Who asked may leave before the end, as browsers do.
+                with contextlib.suppress(ConnectionError), contextlib.closing(upstream):
+                    upstream.request(self.command, self.path, body or None, self._passed_on())
+                    self._answer(upstream.getresponse())
+
+            def _passed_on(self) -> dict[str, str]:
+                return {k: v for k, v in self.headers.items() if k.lower() not in OWN_HEADERS}
+
+            def _answer(self, answer: http.client.HTTPResponse) -> None:
                 self.send_response(answer.status)
                 for name, value in answer.getheaders():
                     if name.lower() not in OWN_HEADERS:
@@ -91,7 +98,6 @@ class Recorder:
                 self.end_headers()
                 while piece := answer.read1(PIECE_BYTES):
                     self.wfile.write(piece)
-                connection.close()
 
             do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815  (the base class's)
 

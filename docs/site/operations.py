@@ -82,7 +82,7 @@ REACHED: Final = {
         "deadletter redrive", "Dead letters, one place: Redrive, Try what a redrive would do"
     ),
     "GET /delayed": Reached("delayed list", "Delayed messages"),
-    "DELETE /delayed/{id}": Reached("delayed cancel", "Delayed messages: Cancel"),
+    "DELETE /delayed/{id}": Reached("delayed cancel", "Delayed messages: Discard"),
     "GET /webhooks": Reached("webhook list", "Webhooks"),
     "GET /webhooks/{name}": Reached("webhook show", "Webhooks, one webhook"),
     "POST /webhooks/{name}/pause": Reached("webhook pause", "Webhooks, one webhook: Pause"),

@@ -36,12 +36,12 @@ LIST = ListScreen(
     texts={"topic": "Topic"},
     query={"body_bytes": BODY_BYTES},
     action=lambda key: Action(
-        label="Cancel",
-        icon="cancel",
+        label="Discard",
+        icon="delete",
         right="operate",
         method="DELETE",
         parts=("delayed", key),
-        question=lambda _row: "Cancel this message? It is never delivered.",
+        question=lambda _row: "Discard this message? It is never delivered.",
     ),
 )
 

@@ -58,8 +58,10 @@ class Form:
     """Something that can be asked for with a dialog.
 
     Attributes:
-        label: of the button that opens it, and of the one that does it.
+        label: of the button that opens it.
+        verb: of the button that does it; empty: the label.
         title: of the dialog.
+        note: said below the title.
         right: what who is logged in has to have; others do not see the button.
         fields: by their names, for the object as it was last shown.
         parts: of the path of the API.
@@ -76,7 +78,9 @@ class Form:
     """
 
     label: str
+    verb: str = ""
     title: str
+    note: str = ""
     icon: str
     right: str
     fields: Callable[[Row], Mapping[str, Field]]
@@ -98,9 +102,11 @@ def open_form(console: Console, form: Form, row: Row) -> None:
     Args:
         row: the object as it was last shown.
     """
-    wanted = form.fields(row)
+    wanted, verb = form.fields(row), form.verb or form.label
     with ui.dialog(value=True) as dialog, ui.card().style("min-width: min(26em, 100%)"):
         ui.label(form.title).classes("text-h6").style("overflow-wrap: anywhere")
+        if form.note:
+            ui.label(form.note).classes("text-caption")
         shown = {name: _show_field(one) for name, one in wanted.items() if not one.is_rare}
         if len(shown) < len(wanted):
             with ui.expansion("More").classes("w-full"):
@@ -123,7 +129,7 @@ def open_form(console: Console, form: Form, row: Row) -> None:
 
         with ui.row().classes("w-full justify-end"):
             ui.button("Cancel", on_click=dialog.close).props("flat")
-            button = ui.button(form.label, on_click=send)
+            button = ui.button(verb, on_click=send)
             if not form.is_harmless:
                 button.props("color=negative")
         # What was typed, such as a password, is gone with it, unless it still waits for an answer.
@@ -182,7 +188,9 @@ async def _sent(
         if form.tries:
             found = await console.ask(form.method, *parts, body={**body, "dry_run": True})
         question = form.question(found)
-        if question and not await confirmed(question, form.label, typed=form.typed(row)):
+        if question and not await confirmed(
+            question, form.verb or form.label, typed=form.typed(row)
+        ):
             return False
         answer = await console.ask(form.method, *parts, body=body)
         answer = answer if isinstance(answer, dict) else {}

@@ -54,6 +54,7 @@ def new_queue(path: str) -> Form:
     """
     return Form(
         label="New queue",
+        verb="Create",
         title="New queue",
         icon="add",
         right="operate",

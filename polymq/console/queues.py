@@ -77,7 +77,8 @@ def show_queue(console: Console, name: str) -> None:
             icon="search",
             on_click=lambda: ui.navigate.to(f"{waiting.PATH}/{quote(name, safe='')}"),
         )
-        actions: list[Action | Form] = [*_actions(name), *queue_forms(name)]
+        pause, resume, *red = _actions(name)
+        actions: list[Action | Form] = [pause, resume, *queue_forms(name), *red]
         show_details(console, ("queues", name), _show, actions=actions)
 
 

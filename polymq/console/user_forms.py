@@ -33,6 +33,7 @@ def new_user(path: str) -> Form:
     """
     return Form(
         label="New user",
+        verb="Create",
         title="New user",
         icon="person_add",
         right="admin",
@@ -52,6 +53,7 @@ def new_rule() -> Form:
     """Rules for several actions."""
     return Form(
         label="New rule",
+        verb="Add",
         title="Allow or deny",
         icon="add",
         right="admin",
@@ -66,11 +68,18 @@ def user_forms(name: str) -> list[Form]:
     """What is changed of one user with a dialog."""
 
     def changed(
-        label: str, icon: str, fields: Any, body: Any, done: str = "The change is stored."
+        label: str,
+        icon: str,
+        fields: Any,
+        body: Any,
+        done: str = "The change is stored.",
+        note: str = "",
     ) -> Form:
         return Form(
             label=label,
+            verb="Save",
             title=f"{label} of {name}",
+            note=note,
             icon=icon,
             right="admin",
             fields=fields,
@@ -89,23 +98,31 @@ def user_forms(name: str) -> list[Form]:
             "The password is changed. Connections with the old one end.",
         ),
         changed("Roles", "badge", _role_fields, roles_changed),
-        changed("Quotas", "speed", _quota_fields, quotas_changed),
+        changed(
+            "Quotas",
+            "speed",
+            _quota_fields,
+            quotas_changed,
+            note=f"A quota is {QUOTA_HINT}.",
+        ),
         Form(
             label="New access key",
+            verb="Create",
             title=f"Access key of {name}",
             icon="key",
             right="admin",
             fields=lambda _row: {},
             method="POST",
             parts=lambda _values: ("users", name, "access-keys"),
+            note="Its secret key is shown once.",
             stays=lambda answer: {
                 "Access key": answer["access_key"],
-                "Secret key": answer["secret_key"],
-                "The secret key is not shown again.": "",
+                "Secret key, which is not shown again": answer["secret_key"],
             },
         ),
         Form(
             label="Remove access key",
+            verb="Remove",
             title=f"Remove an access key of {name}",
             icon="key_off",
             right="admin",
@@ -148,7 +165,7 @@ def _shown_quota(most: int | None) -> str:
 
 def _quota_fields(row: Row) -> Mapping[str, Field]:
     return {
-        name: Field(label=name.replace("_", " "), value=_shown_quota(most), hint=QUOTA_HINT)
+        name: Field(label=name.replace("_", " "), value=_shown_quota(most))
         for name, most in row.get("quotas", {}).items()
     }
 

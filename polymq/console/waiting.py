@@ -24,8 +24,9 @@ def show_waiting(console: Console, name: str) -> None:
                 on_click=lambda: ui.navigate.to(f"/queues/{quote(name, safe='')}"),
             )
             ui.space()
-            first = ui.button("First page", icon="first_page").props("flat dense")
-            following = ui.button("Next page", icon="chevron_right").props("flat dense")
+            with ui.row().classes("no-wrap"):
+                first = ui.button("First page", icon="first_page").props("flat dense")
+                following = ui.button("Next page", icon="chevron_right").props("flat dense")
         box = ui.column().classes("w-full gap-1")
         at: dict[str, Any] = {"after": None}
 

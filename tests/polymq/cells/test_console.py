@@ -135,7 +135,7 @@ async def of_queues(tour: Tour) -> None:
     await tour.press(
         "PUT /queues/{name}",
         "New queue",
-        [("Name of the queue", "made"), ("Messages at most", 7), "New queue"],
+        [("Name of the queue", "made"), ("Messages at most", 7), "Create"],
         leads_to="/queues/made",
         is_so=lambda: queue("made") and queue("made")["arguments"] == {"x-max-length": 7},
     )
@@ -296,8 +296,8 @@ async def of_readers(tour: Tour) -> None:
     await tour.open("/delayed", "GET /delayed", sees="later")
     await tour.press(
         "DELETE /delayed/{id}",
-        "Cancel",
-        ["Cancel"],
+        "Discard",
+        ["Discard"],
         row="0",
         is_so=lambda: world.names("delayed", key="id") == ["1"],
     )
@@ -384,7 +384,7 @@ async def of_users(tour: Tour) -> None:
     await tour.press(
         "POST /permissions",
         "New rule",
-        [*fields, "New rule"],
+        [*fields, "Add"],
         is_so=lambda: world.names(*rules, key="subject") == ["ann"],
     )
     await tour.person.fill("User", "ann")
@@ -424,36 +424,36 @@ async def of_a_new_user(tour: Tour) -> None:
     await tour.person.fill("Password", PASSWORD)
     await tour.press("GET /caller", "Log in", leads_to="/")
     await tour.open("/users", sees="root")
-    fields: Doing = [("Name of the user", "ann"), ("Password of the user", "x"), "New user"]
+    fields: Doing = [("Name of the user", "ann"), ("Password of the user", "x"), "Create"]
     await tour.press("PUT /users/{name}", "New user", fields, leads_to="/users/ann", is_so=user)
     await tour.open("/users/ann", "GET /users/{name}", sees="enabled")
     change = "PATCH /users/{name}"
-    await tour.press(change, "Password", [("New password", "y"), "Password"])
+    await tour.press(change, "Password", [("New password", "y"), "Save"])
     await tour.person.sees("The password is changed.")
     await tour.press(
         change,
         "Roles",
-        [("Roles", "reader, device"), "Roles"],
+        [("Roles", "reader, device"), "Save"],
         is_so=lambda: user()["roles"] == ["device", "reader"],
     )
     await tour.press(
         change,
         "Quotas",
-        [("connections", "7"), "Quotas"],
+        [("connections", "7"), "Save"],
         is_so=lambda: user()["quotas"]["connections"] == 7,
     )
     await tour.press(change, "Disable", ["Disable"], is_so=lambda: user()["disabled"])
     await tour.press(change, "Enable", is_so=lambda: not user()["disabled"])
     keys = "/users/{name}/access-keys"
-    await tour.press(f"POST {keys}", "New access key", ["New access key"])
-    await tour.person.sees("The secret key is not shown again.")
+    await tour.press(f"POST {keys}", "New access key", ["Create"])
+    await tour.person.sees("which is not shown again")
     await tour.person.press("Close")
     key = user()["access_keys"][0]["access_key"]
     await tour.person.sees(key)
     await tour.press(
         f"DELETE {keys}/{{key}}",
         "Remove access key",
-        [("Access key", key), "Remove access key"],
+        [("Access key", key), "Remove"],
         is_so=lambda: user()["access_keys"] == [],
     )
 
