@@ -37,6 +37,7 @@ ELSEWHERE: Final = {
     "connection": "polymq.commands.connection",
     "consumer": "polymq.commands.consumer",
     "deadletter": "polymq.commands.deadletter",
+    "delayed": "polymq.commands.delayed",
     "webhook": "polymq.commands.webhook",
     "top": "polymq.commands.top",
     "session": "polymq.commands.mqtt",

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from polymq.commands.access import admin_client_of, credentials, operator_options
+from polymq.admin.client import api_path
+from polymq.commands.access import (
+    admin_client,
+    admin_client_of,
+    credentials,
+    operator_options,
+)
 from polymq.commands.options import config_option, setting_flag, settings_from
+from polymq.commands.tables import json_option, show_fields, show_json, shown_time
 from polymq.errors import ExitCode, Failure
 from polymq.ports import running_server
 from polymq.settings import Settings
@@ -141,6 +148,32 @@ def backup_list(directory: Path, as_json: bool) -> None:
         raise Failure(ExitCode.DATA_DAMAGED, f"{directory} has a damaged manifest: {_GIVE_UP}")
     if not found and not as_json:
         echo(f"There is no complete backup in {directory}.", err=True)
+
+
+@backup.command("status")
+@operator_options
+@json_option
+def backup_status(as_json: bool, **options: Any) -> None:
+    """Show the backups of the running server.
+
+    There are those that are being taken, and the newest that is complete.
+    """
+    row = admin_client(options).ask("GET", api_path("backups"))
+    if as_json:
+        show_json(row)
+        return
+    newest = row["newest_position"]
+    running = [f"{one['name']}, from position {one['position']:,}" for one in row["running"]]
+    show_fields(
+        {
+            "running": "; ".join(running) or "none",
+            "newest": "none"
+            if newest is None
+            else f"{shown_time(row['newest_ms'])}, as of position {newest:,}",
+            "completed": f"{row['completed']:,} since the server started",
+            "failed": f"{row['failed']:,} since the server started",
+        }
+    )
 
 
 @backup.command()

@@ -12,6 +12,7 @@ from polymq.commands.access import admin_client, operator_options
 from polymq.commands.ban import DURATION, add_ban, remove_ban
 from polymq.commands.find import show_message
 from polymq.commands.options import format_option
+from polymq.commands.running_traces import trace
 from polymq.commands.tables import (
     fetch_items,
     json_option,
@@ -34,6 +35,9 @@ Row = dict[str, Any]
 @click.group()
 def mqtt() -> None:
     """Show and disconnect MQTT clients."""
+
+
+mqtt.add_command(trace)
 
 
 @mqtt.group()

@@ -11,7 +11,7 @@ from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options, read_new_password
 from polymq.commands.access_keys import access_key
 from polymq.commands.imports import import_permissions, import_users
-from polymq.commands.tables import fetch_items, json_option, show_json
+from polymq.commands.tables import fetch_items, json_option, show_fields, show_json
 from polymq.errors import ExitCode
 from polymq.terminal import confirm, echo
 
@@ -171,6 +171,42 @@ def user_list(as_json: bool, **options: Any) -> None:
     for value in users:
         state = "disabled" if value["disabled"] else "enabled"
         echo(f"{value['name']:<{width}}  {state:<8}  {', '.join(value['roles'])}".rstrip())
+
+
+@user.command("show")
+@operator_options
+@click.argument("name")
+@json_option
+def user_show(name: str, as_json: bool, **options: Any) -> None:
+    """Show user NAME with its roles, quotas and access keys."""
+    row = admin_client(options).ask("GET", api_path("users", name))
+    if as_json:
+        show_json(row)
+        return
+    show_fields(
+        {
+            "name": row["name"],
+            "state": "disabled" if row["disabled"] else "enabled",
+            "roles": ", ".join(row["roles"]) or "none",
+            "access keys": ", ".join(key["access_key"] for key in row["access_keys"]) or "none",
+            **{
+                name.replace("_", " "): "no limit" if most is None else f"at most {most:,}"
+                for name, most in row["quotas"].items()
+            },
+        }
+    )
+
+
+@user.command("whoami")
+@operator_options
+@json_option
+def user_whoami(as_json: bool, **options: Any) -> None:
+    """Show as whom commands ask the server, and with which rights."""
+    row = admin_client(options).ask("GET", api_path("caller"))
+    if as_json:
+        show_json(row)
+    else:
+        echo(f"{row['name']}: {', '.join(row['rights']) or 'no rights'}")
 
 
 # --- permissions -------------------------------------------------------------------------------

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, Final
 
 from nicegui import ui
 
-from polymq.console.details import Action, show_details
+from polymq.console.details import Action, show_actions, show_details
 from polymq.console.fields import show_fields, show_rows
+from polymq.console.forms import Form
 from polymq.console.lists import Column, ListScreen, opens, show_list, text_column
 from polymq.console.shell import Console, frame, shown_errors
 from polymq.console.texts import moment, number
+from polymq.console.user_forms import ACTIONS, new_rule, new_user, user_forms
 
 PATH = "/users"
 RULES_PATH = "/permissions"
-ACTIONS: Final = ("publish", "subscribe", "create", "monitor", "operate", "admin")
+RULE: Final = ("subject", "effect", "action", "topic")
+"""What makes a rule different from all others."""
 
 USERS = ListScreen(
     parts=("users",),
@@ -30,21 +34,48 @@ USERS = ListScreen(
     ),
     opened=opens(PATH),
 )
+
+
+def _remove(key: str) -> Action:
+    """The removal of the rule with this key: a JSON array. Without a rule, only its button."""
+    rule = dict(zip(RULE, json.loads(key) if key else [""] * len(RULE), strict=True))
+    return Action(
+        label="Remove",
+        icon="delete",
+        right="admin",
+        method="DELETE",
+        parts=("permissions",),
+        query={"actions": rule.pop("action"), **rule},
+        question=lambda _row: f"Remove the rule {' '.join(json.loads(key))}?",
+    )
+
+
 RULES = ListScreen(
     parts=("permissions",),
-    key=lambda row: " ".join(map(str, row.values())),
+    key=lambda row: json.dumps([row[name] for name in RULE]),
     columns=(
         text_column("Subject", "subject"),
         text_column("Effect", "effect"),
         text_column("Action", "action"),
         text_column("Topic", "topic"),
     ),
+    action=_remove,
+)
+FORGET: Final = Action(
+    label="Forget answers of services",
+    icon="restart_alt",
+    right="admin",
+    method="DELETE",
+    parts=("service-answers",),
+    done=lambda _answer: "The services are asked again.",
+    is_harmless=True,
 )
 
 
 def show_users(console: Console) -> None:
     """The list."""
     with frame(console, "Users", PATH):
+        show_actions(console, [new_user(PATH)])
         show_list(console, USERS)
 
 
@@ -67,13 +98,25 @@ def show_user(console: Console, name: str) -> None:
         question=lambda _row: "",
         is_harmless=True,
     )
+    delete = replace(
+        disable,
+        label="Delete",
+        icon="delete",
+        method="DELETE",
+        body=None,
+        question=lambda _row: f"Delete {name} with its permissions and MQTT sessions?",
+        typed=name,
+        leads_to=PATH,
+    )
+    actions: list[Action | Form] = [*user_forms(name), enable, disable, delete]
     with frame(console, f"User {name}", PATH):
-        show_details(console, ("users", name), _show_user, actions=[disable, enable])
+        show_details(console, ("users", name), _show_user, actions=actions)
 
 
 def _show_user(row: dict[str, Any]) -> None:
     show_fields(
         {
+            "Name": row["name"],
             "Roles": ", ".join(row["roles"]) or "-",
             "State": "disabled" if row["disabled"] else "enabled",
         }
@@ -120,6 +163,7 @@ def show_rules(console: Console) -> None:
 
                 ui.button("Ask", on_click=ask)
                 topic.on("keydown.enter", ask)
+        show_actions(console, [new_rule(), FORGET])
         show_list(console, RULES)
 
 

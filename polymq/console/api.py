@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,10 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 CONNECTIONS_MAX: Final = 32
 """To the broker, for all who use the console."""
 HEADERS: Final = {"X-PolyMQ-Admin": "console"}
+DOCUMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of an answer or a body that is a file: as the broker takes definitions."""
+DOCUMENT_SECONDS_MAX: Final = 300.0
+"""For a file to come, or to be taken."""
 
 
 class ApiError(Exception):
@@ -48,6 +53,13 @@ class Login:
     user: str = ""
     password: str = field(default="", repr=False)
     rights: frozenset[str] = frozenset()
+
+    def headers(self) -> dict[str, str]:
+        """HTTP Basic's header; nothing for nobody."""
+        if not self.user:
+            return {}
+        text = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return {"Authorization": f"Basic {text}"}
 
     def may(self, right: str) -> bool:
         """Whether the right is there."""
@@ -98,6 +110,26 @@ class Broker:
                 return content or None
             return await answer.json()
 
+    async def read(self, login: Login, *parts: str) -> bytes:
+        """The content of a good answer that is a file, as it is. Raises ApiError."""
+        patience = aiohttp.ClientTimeout(total=DOCUMENT_SECONDS_MAX)
+        content = bytearray()
+        async with self._answer(login, "GET", parts, None, None, patience) as answer:
+            async for piece in answer.content.iter_any():
+                content += piece
+                if len(content) > DOCUMENT_BYTES_MAX:
+                    text = f"the answer has more than {DOCUMENT_BYTES_MAX:,} bytes"
+                    raise ApiError(0, f"{text}: use the command")
+        return bytes(content)
+
+    async def send(
+        self, login: Login, *parts: str, content: bytes, query: Mapping[str, object]
+    ) -> Any:
+        """A good answer's JSON value to a POST of a file with JSON. Raises ApiError."""
+        patience = aiohttp.ClientTimeout(total=DOCUMENT_SECONDS_MAX)
+        async with self._answer(login, "POST", parts, query, content, patience) as answer:
+            return await answer.json()
+
     async def lines(
         self, login: Login, *parts: str, body: object, seconds: float
     ) -> AsyncGenerator[bytes, None]:
@@ -130,14 +162,16 @@ class Broker:
         assert self._session is not None, "it was started"
         path = "".join("/" + quote(part, safe="") for part in parts)
         wanted = {key: _text(value) for key, value in (query or {}).items() if value is not None}
-        auth = aiohttp.BasicAuth(login.user, login.password, "utf-8") if login.user else None
+        headers = HEADERS | login.headers()
+        if isinstance(body, bytes):
+            headers |= {"Content-Type": "application/json"}
         try:
             async with self._session.request(
                 method,
                 URL(self.url + PATH + path, encoded=True).update_query(wanted),
-                json=body,
-                headers=HEADERS,
-                auth=auth,
+                json=None if isinstance(body, bytes) else body,
+                data=body if isinstance(body, bytes) else None,
+                headers=headers,
                 allow_redirects=False,
                 timeout=patience,
             ) as answer:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from polymq.console.details import Action, show_details
+from polymq.console.details import Action, show_actions, show_details
 from polymq.console.fields import show_fields
+from polymq.console.forms import Field, Form
 from polymq.console.lists import Column, ListScreen, number_column, opens, show_list, text_column
 from polymq.console.shell import Console, frame
 from polymq.console.texts import moment, number, size
 
 PATH = "/connections"
+
+PROTOCOLS: Final = {
+    "all": "all",
+    "mqtt": "MQTT",
+    "amqp": "AMQP",
+    "http": "HTTP",
+    "rocketmq": "RocketMQ",
+}
 
 LIST = ListScreen(
     parts=("connections",),
@@ -30,22 +39,37 @@ LIST = ListScreen(
         Column(label="Since", text=lambda row: moment(row["connected_ms"])),
     ),
     sorts={"newest": "newest", "oldest": "oldest"},
-    filters={
-        "protocol": {
-            "all": "all",
-            "mqtt": "MQTT",
-            "amqp": "AMQP",
-            "http": "HTTP",
-            "rocketmq": "RocketMQ",
-        }
-    },
+    texts={"prefix": "Names begin with", "user": "User", "address": "Address or network"},
+    filters={"protocol": PROTOCOLS},
     opened=opens(PATH),
+)
+CLOSE_MANY = Form(
+    label="Close several",
+    title="Close all connections that have all of this",
+    icon="link_off",
+    right="operate",
+    fields=lambda _row: {
+        "user": Field(label="User"),
+        "address": Field(label="Address or network", hint="such as 10.1.0.0/16"),
+        "prefix": Field(label="Client names begin with"),
+        "protocol": Field(label="Protocol", choices=PROTOCOLS, value="all"),
+        "reason": Field(label="What the clients are told"),
+    },
+    method="POST",
+    parts=lambda _values: ("connections", "close"),
+    tries=True,
+    question=lambda answer: (
+        f"Close {number(answer['connections'])} connections? Most clients connect again."
+    ),
+    done=lambda answer: f"{number(answer['connections'])} connections closed",
+    is_harmless=False,
 )
 
 
 def show_connections(console: Console) -> None:
     """The list."""
     with frame(console, "Connections", PATH):
+        show_actions(console, [CLOSE_MANY])
         show_list(console, LIST)
 
 

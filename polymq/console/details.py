@@ -8,6 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
+from polymq.console.forms import Form, open_form
 from polymq.console.shell import REFRESH_SECONDS, Console, confirmed, every, shown_errors
 
 Row = dict[str, Any]
@@ -49,8 +50,8 @@ class Action:
 
 def show_actions(
     console: Console,
-    actions: Sequence[Action],
-    row: Callable[[], Row],
+    actions: Sequence[Action | Form],
+    row: Callable[[], Row] = dict,
     rights: Collection[str] | None = None,
 ) -> Callable[[Row], None]:
     """Buttons for what the login allows.
@@ -80,7 +81,7 @@ def show_actions(
             button = ui.button(
                 action.label,
                 icon=action.icon,
-                on_click=lambda action=action: carry_out(console, action, row()),
+                on_click=lambda action=action: _begin(console, action, row()),
             )
             if not action.is_harmless:
                 button.props("color=negative")
@@ -88,6 +89,13 @@ def show_actions(
                 button.set_visibility(False)
                 buttons.append((button, action.suits))
     return choose
+
+
+async def _begin(console: Console, action: Action | Form, row: Row) -> None:
+    if isinstance(action, Form):
+        open_form(console, action, row)
+    else:
+        await carry_out(console, action, row)
 
 
 async def carry_out(console: Console, action: Action, row: Row) -> bool:
@@ -112,7 +120,7 @@ def show_details(
     parts: Sequence[str],
     build: Callable[[Row], None],
     *,
-    actions: Sequence[Action] = (),
+    actions: Sequence[Action | Form] = (),
     rights: Collection[str] | None = None,
     query: Mapping[str, Any] | None = None,
 ) -> None:

@@ -147,13 +147,14 @@ class _List:
                     on_change=lambda event, name=name: self._chosen(name, event.value),
                 ).props("dense").style("min-width: 8em")
             ui.space()
-            self._count = ui.label()
-            self._back = ui.button(icon="chevron_left", on_click=self._previous).props(
-                'flat dense aria-label="Previous page"'
-            )
-            self._on = ui.button(icon="chevron_right", on_click=self._following).props(
-                'flat dense aria-label="Next page"'
-            )
+            with ui.row().classes("items-center no-wrap"):
+                self._count = ui.label()
+                self._back = ui.button(icon="chevron_left", on_click=self._previous).props(
+                    'flat dense aria-label="Previous page"'
+                )
+                self._on = ui.button(icon="chevron_right", on_click=self._following).props(
+                    'flat dense aria-label="Next page"'
+                )
         self._table = (
             ui.table(rows=[], columns=_columns(screen), row_key="key")
             .props('flat dense wrap-cells :grid="Quasar.Screen.lt.sm" hide-pagination')

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Final
 
 from nicegui import ui
 
 from polymq.console.fields import show_text
 from polymq.console.shell import REFRESH_SECONDS, Console, every, frame, shown_errors
-from polymq.console.texts import moment, number, size
+from polymq.console.texts import milliseconds, moment, number, size
 from polymq.console.way import show_way
 
 ROWS: Final = 50
@@ -75,17 +74,6 @@ VIEWS: Final[dict[str, Callable[[Row], str]]] = {
 }
 
 
-def milliseconds(text: str) -> int | None:
-    """A time as people type it, in UTC unless it says otherwise; None for nothing. Raises
-    ValueError."""
-    if not text.strip():
-        return None
-    found = datetime.fromisoformat(text.strip())
-    if found.tzinfo is None:
-        found = datetime.fromisoformat(text.strip() + "+00:00")
-    return int(found.timestamp() * 1000)
-
-
 def show_messages(console: Console, name: str) -> None:
     """The messages of a topic."""
     with frame(console, f"Messages of topic {name}", "/topics"):
@@ -142,9 +130,11 @@ def show_messages(console: Console, name: str) -> None:
         every(REFRESH_SECONDS, refresh)
 
 
-def show_message(console: Console, row: Row) -> None:
+def show_message(console: Console, row: Row, *, is_redelivered: bool = False) -> None:
     """A message: a line that opens, and its way."""
     head = f"{number(row['offset'])} · {moment(row['store_ms'])} · {row['tag'] or '(no tag)'}"
+    if is_redelivered:
+        head += " · redelivered"
     with (
         ui.expansion(f"{head} · {size(row['body_bytes'])}", caption=as_text(row)[:120])
         .classes("w-full")

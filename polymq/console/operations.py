@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from polymq.console.details import Action, show_details
+from polymq.console.details import Action, show_actions, show_details
 from polymq.console.fields import show_fields, show_rows
+from polymq.console.forms import Field, Form
 from polymq.console.lists import Column, ListScreen, show_list, text_column
 from polymq.console.shell import Console, frame
 from polymq.console.texts import duration, moment, number, size
@@ -60,6 +61,65 @@ BANS = ListScreen(
     filters={
         "kind": {"all": "all", "client_id": "clients", "user": "users", "address": "addresses"}
     },
+)
+BAN = Form(
+    label="Ban",
+    title="Ban a client, a user or an address",
+    icon="block",
+    right="operate",
+    fields=lambda _row: {
+        "kind": Field(
+            label="What is banned",
+            choices={
+                "client_id": "a client identifier",
+                "user": "a user",
+                "address": "an address or network",
+            },
+            value="client_id",
+        ),
+        "value": Field(label="Which", is_needed=True),
+        "reason": Field(label="Reason", hint="for this list"),
+        "seconds": Field(label="For how many seconds", kind="number", hint="empty: for ever"),
+    },
+    method="POST",
+    parts=lambda _values: ("bans",),
+    done=lambda _answer: "The ban is in force.",
+    is_harmless=False,
+)
+
+
+def _role_form(label: str, verb: str, icon: str, question: str, force: str) -> Form:
+    """A change of the broker's role, for which the verb has to be typed."""
+    return Form(
+        label=label,
+        title=f"{label} this broker",
+        icon=icon,
+        right="admin",
+        fields=lambda _row: {"force": Field(label=force, kind="switch")},
+        method="POST",
+        parts=lambda _values: ("replication", verb),
+        question=lambda _row: question,
+        typed=lambda _row: verb,
+        done=lambda answer: f"done: {answer.get('role') or 'it follows its master'}",
+        is_harmless=False,
+    )
+
+
+ROLES = (
+    _role_form(
+        "Promote",
+        "promote",
+        "upgrade",
+        "Make this broker the master? Stop the old master first.",
+        "Even if messages may be lost",
+    ),
+    _role_form(
+        "Follow",
+        "follow",
+        "call_received",
+        "Let this broker follow its master?",
+        "Give up what the master lacks",
+    ),
 )
 
 
@@ -134,7 +194,7 @@ def _show_store(row: dict[str, Any]) -> None:
 def show_replication(console: Console) -> None:
     """The broker's part in its group, and its name servers."""
     with frame(console, "Replication", REPLICATION_PATH):
-        show_details(console, ("replication",), _show_replication)
+        show_details(console, ("replication",), _show_replication, actions=ROLES)
         show_list(console, NAME_SERVERS)
 
 
@@ -180,4 +240,5 @@ def show_limits(console: Console) -> None:
 def show_bans(console: Console) -> None:
     """Who is kept out."""
     with frame(console, "Ban list", BANS_PATH):
+        show_actions(console, [BAN])
         show_list(console, BANS)

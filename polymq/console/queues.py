@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
-from polymq.console.details import Action, show_details
+from nicegui import ui
+
+from polymq.console import waiting
+from polymq.console.details import Action, show_actions, show_details
 from polymq.console.fields import show_fields, show_rows
+from polymq.console.forms import Form
 from polymq.console.lists import (
     Column,
     ListScreen,
@@ -14,6 +19,7 @@ from polymq.console.lists import (
     show_list,
     text_column,
 )
+from polymq.console.queue_forms import new_queue, queue_forms
 from polymq.console.shell import Console, frame
 from polymq.console.texts import moment, number, size
 
@@ -59,13 +65,21 @@ LIST = ListScreen(
 def show_queues(console: Console) -> None:
     """The list."""
     with frame(console, "Queues", PATH):
+        show_actions(console, [new_queue(PATH)])
         show_list(console, LIST)
 
 
 def show_queue(console: Console, name: str) -> None:
     """One queue."""
     with frame(console, f"Queue {name}", PATH):
-        show_details(console, ("queues", name), _show, actions=_actions(name))
+        ui.button(
+            "Messages",
+            icon="search",
+            on_click=lambda: ui.navigate.to(f"{waiting.PATH}/{quote(name, safe='')}"),
+        )
+        pause, resume, *red = _actions(name)
+        actions: list[Action | Form] = [pause, resume, *queue_forms(name), *red]
+        show_details(console, ("queues", name), _show, actions=actions)
 
 
 def _actions(name: str) -> list[Action]:
@@ -90,7 +104,7 @@ def _actions(name: str) -> list[Action]:
             right="operate",
             method="POST",
             parts=("queues", name, "purge"),
-            question=lambda row: f"Remove {number(row['ready'])} messages from queue {name}?",
+            question=lambda row: f"Remove {number(row.get('ready'))} messages from queue {name}?",
             done=lambda answer: f"{number(answer['messages'])} messages removed",
         ),
         Action(
@@ -100,12 +114,16 @@ def _actions(name: str) -> list[Action]:
             method="DELETE",
             parts=("queues", name),
             question=lambda row: (
-                f"Delete queue {name} with "
-                f"{number(row['ready'] + row['unacknowledged'])} messages and its bindings?"
+                f"Delete queue {name} with {number(_count(row))} messages and its bindings?"
             ),
             leads_to=PATH,
         ),
     ]
+
+
+def _count(row: dict[str, Any]) -> int:
+    count: int = row.get("ready", 0) + row.get("unacknowledged", 0)
+    return count
 
 
 def _show(row: dict[str, Any]) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 from polymq.console.details import Action, show_details
 from polymq.console.fields import show_fields, show_rows
+from polymq.console.forms import Form
 from polymq.console.lists import Column, ListScreen, number_column, opens, show_list, text_column
+from polymq.console.reader_forms import reader_forms
 from polymq.console.shell import Console, frame
 from polymq.console.texts import duration, moment, number
 
@@ -49,7 +51,9 @@ def show_readers(console: Console) -> None:
 def show_reader(console: Console, identity: str) -> None:
     """One reader."""
     kind = identity.partition(":")[0]
-    actions = [_skip(identity)] if kind in ("queue", "subscription", "group") else []
+    actions: list[Action | Form] = []
+    if kind in ("queue", "subscription", "group"):
+        actions = [*reader_forms(identity), _skip(identity)]
     with frame(console, f"Consumer {identity}", PATH):
         show_details(console, ("consumers", identity), _show, actions=actions)
 
@@ -69,6 +73,14 @@ def _skip(identity: str) -> Action:
     )
 
 
+def _paused(row: dict[str, Any]) -> str:
+    pauses = [
+        f"{one['topic']} since {moment(one['since_ms'])} by {one['by']}".strip()
+        for one in row["pauses"]
+    ]
+    return ", ".join(pauses) or "-"
+
+
 def _show(row: dict[str, Any]) -> None:
     show_fields(
         {
@@ -78,6 +90,7 @@ def _show(row: dict[str, Any]) -> None:
             "Oldest": moment(row["oldest_ms"]),
             "Lag": duration(row["lag_seconds"]),
             "Unacknowledged": number(row["unacknowledged"]),
+            "Paused": _paused(row),
         }
     )
     show_rows(

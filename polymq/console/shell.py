@@ -6,7 +6,7 @@ Keys: `/` goes to the filter of a list, `?` shows all keys, and `g` with a lette
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -63,11 +63,27 @@ class Console:
     async def ask(self, method: str, *parts: str, **more: Any) -> Any:
         """As `Broker.ask`, with the login of this browser. Raises ApiError: status 401 also if
         nobody is logged in."""
+        with self._logged_in() as login:
+            return await self.broker.ask(login, method, *parts, **more)
+
+    async def read(self, *parts: str) -> bytes:
+        """As `Broker.read`, with the login of this browser. Raises ApiError as `ask`."""
+        with self._logged_in() as login:
+            return await self.broker.read(login, *parts)
+
+    async def send(self, *parts: str, content: bytes, query: Mapping[str, object]) -> Any:
+        """As `Broker.send`, with the login of this browser. Raises ApiError as `ask`."""
+        with self._logged_in() as login:
+            return await self.broker.send(login, *parts, content=content, query=query)
+
+    @contextmanager
+    def _logged_in(self) -> Iterator[Login]:
+        """The login of this browser, which ends if the broker does not take it. Raises ApiError."""
         login = self.login()
         if login is None:
             raise ApiError(401, "log in first")
         try:
-            return await self.broker.ask(login, method, *parts, **more)
+            yield login
         except ApiError as error:
             if error.status == 401:
                 self.logins.drop(app.storage.browser["id"])

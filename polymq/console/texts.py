@@ -54,6 +54,17 @@ def moment(ms: int | None) -> str:
         return "after the year 9999"
 
 
+def milliseconds(text: str) -> int | None:
+    """A time as people type it, in UTC unless it says otherwise; None for nothing. Raises
+    ValueError."""
+    if not text.strip():
+        return None
+    found = datetime.fromisoformat(text.strip())
+    if found.tzinfo is None:
+        found = datetime.fromisoformat(text.strip() + "+00:00")
+    return int(found.timestamp() * 1000)
+
+
 def sparkline(values: Sequence[float]) -> str:
     """An SVG of a line through the values, oldest first; empty for fewer than two."""
     if len(values) < 2:

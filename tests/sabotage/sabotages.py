@@ -17,6 +17,7 @@ from tests.sabotage.of_the_console import OF_THE_CONSOLE
 from tests.sabotage.of_the_control import OF_THE_CONTROL
 from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
 from tests.sabotage.of_the_definitions import OF_THE_DEFINITIONS
+from tests.sabotage.of_the_dialogs import OF_THE_DIALOGS
 from tests.sabotage.of_the_documentation import OF_THE_DOCUMENTATION
 from tests.sabotage.of_the_engine import OF_THE_ENGINE
 from tests.sabotage.of_the_gateways import OF_THE_GATEWAYS
@@ -68,6 +69,7 @@ SABOTAGES = (
     *OF_THE_CLIENTS,
     *OF_THE_CONSOLE,
     *OF_THE_CONTROL,
+    *OF_THE_DIALOGS,
     *OF_THE_CONVERSION,
     *OF_THE_DEFINITIONS,
     *OF_THE_DOCUMENTATION,

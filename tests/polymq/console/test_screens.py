@@ -9,8 +9,9 @@ import pytest
 
 from polymq.console.access import verdict_text
 from polymq.console.dead_letters import outcome_text
-from polymq.console.messages import as_event, as_hex, as_json, as_text, milliseconds
+from polymq.console.messages import as_event, as_hex, as_json, as_text
 from polymq.console.overview import Rates, state_text, until_full
+from polymq.console.texts import milliseconds
 
 
 def message(**values: Any) -> dict[str, Any]:
