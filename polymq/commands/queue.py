@@ -103,7 +103,10 @@ def queue_list(
     if paused:
         query["paused"] = "true"
     answer = fetch_items(admin_client(options), ("queues",), query, limit)
-    print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such queue.")
+    nothing = "There are no queues yet: clients declare them, or `polymq queue create NAME` does."
+    if user or prefix or paused or after or kind != "all":
+        nothing = "There is no such queue."
+    print_list(answer, _COLUMNS, as_json=as_json, nothing=nothing)
 
 
 @queue.command("show")

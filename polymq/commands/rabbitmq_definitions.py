@@ -78,7 +78,10 @@ def _read(file: Path) -> tuple[list[Step], list[Remark]]:
     except OSError as error:
         raise Failure(ExitCode.USAGE, f"cannot read {file}: {error.strerror or error}") from error
     each = (planned(section, value) for section, value in definitions_of(definitions))
-    plans = list(without_lost_ends(each))
+    try:
+        plans = list(without_lost_ends(each))
+    except Problem as problem:
+        raise Failure(ExitCode.USAGE, f"{file}: {problem.reason}") from None
     steps = [one for one in plans if isinstance(one, Step)]
     return steps, [one for one in plans if isinstance(one, Remark)]
 

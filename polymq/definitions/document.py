@@ -10,7 +10,6 @@ keep the garbage collector busy for longer than anything else. Each is a text un
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from polymq.admin.written_answers import Steps
 from polymq.broker.errors import Reason, Refused
 from polymq.definitions.kinds import AnyKind, D, Kind
 from polymq.definitions.models import FORMAT, SECTIONS, VERSION
-from polymq.management.definitions_file import Definitions, read_definitions
+from polymq.management.definitions_file import Definitions, read_definitions, value_of
 from polymq.management.errors import Problem
 from polymq.management.json_values import encode
 
@@ -86,7 +85,10 @@ def _check_head(head: dict[str, Any]) -> None:
 
 def definition_of(kind: Kind[D], text: str) -> D:
     """One definition. Raises Refused: BAD_ARGUMENT."""
-    value = json.loads(text)
+    try:
+        value = value_of(text)
+    except Problem as problem:
+        raise Refused(Reason.BAD_ARGUMENT, f"{kind.section}: {problem.reason}") from None
     try:
         return msgspec.convert(value, kind.model)
     except msgspec.ValidationError as error:

@@ -53,16 +53,32 @@ def read_definitions(
     found: Definitions = {}
     try:
         yield from _read_object(text, found, sections, {} if others is None else others)
-    except (ValueError, IndexError, RecursionError) as error:
+    except IndexError:
+        raise bad("the definitions have to be a JSON object, and this one has no end") from None
+    except RecursionError:
+        raise bad("the definitions have to be JSON that is nested less deeply") from None
+    except ValueError as error:
         raise bad(f"the definitions have to be a JSON object: {error}") from None
     return found
+
+
+def value_of(text: str) -> Any:
+    """The value of one definition. Raises Problem: its text cannot be stored."""
+    value = json.loads(text)
+    try:
+        # An escape may be half a character, which UTF-8 does not have.
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        shown = text if len(text) <= 100 else f"{text[:100]}..."
+        raise bad(f"{shown}: it has an escape that is half a surrogate pair") from None
+    return value
 
 
 def definitions_of(found: Definitions) -> Iterator[tuple[str, Any]]:
     """Section and value of each definition, in the order in which they are applied."""
     for section in SECTIONS:
         for text in found.get(section, ()):
-            yield section, json.loads(text)
+            yield section, value_of(text)
 
 
 def _read_object(
