@@ -224,17 +224,17 @@ cdef void unmask(uint8_t *to, uint8_t *data, Py_ssize_t count, uint8_t *mask) no
     word before it: words are read before they are written, and the next ones are behind what was
     written."""
     cdef uint64_t key, word
-    cdef uint64_t words[4]
+    cdef uint64_t quads[4]
     cdef Py_ssize_t at = 0
     memcpy(&key, mask, 4)
     memcpy(<uint8_t *> &key + 4, mask, 4)
     while at + 32 <= count:
-        memcpy(words, data + at, 32)
-        words[0] ^= key
-        words[1] ^= key
-        words[2] ^= key
-        words[3] ^= key
-        memcpy(to + at, words, 32)
+        memcpy(quads, data + at, 32)
+        quads[0] ^= key
+        quads[1] ^= key
+        quads[2] ^= key
+        quads[3] ^= key
+        memcpy(to + at, quads, 32)
         at += 32
     while at + 8 <= count:
         memcpy(&word, data + at, 8)

@@ -14,6 +14,8 @@ from polymq.admin.operations import Given
 from polymq.broker.errors import Reason, Refused
 from polymq.mosquitto.access_lists import AclType
 
+ACLS_MAX: Final = 100
+"""Of one command: others come with addRoleACL."""
 NO_PRIORITIES: Final = (-1, 0)
 """What mosquitto's tools send where nobody asked for a priority."""
 
@@ -121,7 +123,7 @@ class RoleGiven(Texts, kw_only=True):
     """A role as it is to be."""
 
     rolename: str
-    acls: list[Acl] | None = None
+    acls: Annotated[list[Acl], msgspec.Meta(max_length=ACLS_MAX)] | None = None
 
 
 class DefaultAccess(Given):

@@ -7,8 +7,8 @@ or a rule is about it. So to create one without ACLs stores nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
+from itertools import islice, product
 from typing import Any, Final
 
 from polymq.admin.permissions import NewPermissions, RemovedPermissions
@@ -50,6 +50,8 @@ from polymq.steps import in_steps
 
 STEP_NAMES: Final = 1_000
 """Users or rules that are looked at in one step: below a millisecond."""
+STEP_RULES: Final = 50
+"""Rules that are written as text in one step: below a millisecond."""
 HOLDERS_MAX: Final = 100
 """Users from whom one command takes a role."""
 AT_ONCE: Final = 20
@@ -101,14 +103,13 @@ class RoleCommands:
         if given.verbose:
             shown = []
             for name in listed:
-                shown.append(self._shown(name))
-                yield
+                shown.append((yield from self._shown(name)))
         return {"totalCount": len(names), "roles": shown}
 
     async def _get(self, given: RoleName, _caller: Caller) -> Values:
         if not await self._exists(given.rolename):
             raise _no_role(given.rolename)
-        return {"role": self._shown(given.rolename)}
+        return {"role": await in_steps(self._shown(given.rolename))}
 
     async def _create(self, given: RoleGiven, caller: Caller) -> None:
         check_texts(given)
@@ -125,17 +126,10 @@ class RoleCommands:
             raise _no_role(given.rolename)
         if given.acls is None:
             return
-        before = self._users.rules(ROLE_PREFIX + given.rolename)
+        subject = ROLE_PREFIX + given.rolename
+        before, stay = self._users.rules(subject), set(_rules(subject, wanted))
         await self._add(given.rolename, wanted, caller)
-        stay = {(one.effect, action, one.topic) for one in wanted for action in one.actions}
-        await self._remove(
-            [
-                rule
-                for rule in before
-                if (rule.effect.value, rule.action.value, format_pattern(rule.pattern)) not in stay
-            ],
-            caller,
-        )
+        await self._remove([rule for rule in before if rule not in stay], caller)
 
     async def _delete(self, given: RoleName, caller: Caller) -> None:
         name = given.rolename
@@ -152,12 +146,10 @@ class RoleCommands:
                 "(removeClientRole)",
             )
         await _together(
-            [
-                self._operations.ask(
-                    "changeUser", caller, {"name": user}, UserChange(remove_roles=[name])
-                )
-                for user in holders
-            ]
+            self._operations.ask(
+                "changeUser", caller, {"name": user}, UserChange(remove_roles=[name])
+            )
+            for user in holders
         )
         await self._remove(rules, caller)
 
@@ -175,9 +167,13 @@ class RoleCommands:
             yield
         return found
 
-    def _shown(self, name: str) -> Values:
-        rules = [*ROLE_RULES.get(name, ()), *self._users.rules(ROLE_PREFIX + name)]
-        return {"rolename": name, "acls": [_acl(entry) for entry in entries(rules)]}
+    def _shown(self, name: str) -> Generator[None, None, Values]:
+        acls: list[Values] = []
+        rules = iter([*ROLE_RULES.get(name, ()), *self._users.rules(ROLE_PREFIX + name)])
+        while some := list(islice(rules, STEP_RULES)):
+            acls += map(_acl, entries(some))
+            yield
+        return {"rolename": name, "acls": acls}
 
     # --- ACLs -------------------------------------------------------------------------------
 
@@ -186,11 +182,14 @@ class RoleCommands:
         await self._add(given.rolename, _wanted([given]), caller)
 
     async def _remove_acl(self, given: AclName, caller: Caller) -> None:
+        subject = ROLE_PREFIX + given.rolename
         actions, patterns = rules_to_remove(given.acltype, given.topic)
         found = [
             rule
-            for rule in self._users.rules(ROLE_PREFIX + given.rolename)
-            if rule.action in actions and format_pattern(rule.pattern) in patterns
+            for effect, action, pattern in product(Effect, actions, patterns)
+            if self._users.has_rule(
+                rule := Rule(subject=subject, effect=effect, action=action, pattern=pattern)
+            )
         ]
         if not found:
             raise Refused(
@@ -202,52 +201,36 @@ class RoleCommands:
     async def _add(self, role: str, wanted: Sequence[Wanted], caller: Caller) -> None:
         """Add all rules, or none."""
         subject = ROLE_PREFIX + role
-        self._users.check_new_rules(
-            subject,
-            [
-                Rule(
-                    subject=subject,
-                    effect=Effect(one.effect),
-                    action=Action(action),
-                    pattern=parse_pattern(one.topic),
-                )
-                for one in wanted
-                for action in one.actions
-            ],
-        )
+        self._users.check_new_rules(subject, _rules(subject, wanted))
         await _together(
-            [
-                self._operations.ask(
-                    "addPermissions",
-                    caller,
-                    {},
-                    NewPermissions(
-                        effect=one.effect,
-                        subject=subject,
-                        actions=list(one.actions),
-                        topic=one.topic,
-                    ),
-                )
-                for one in wanted
-            ]
+            self._operations.ask(
+                "addPermissions",
+                caller,
+                {},
+                NewPermissions(
+                    effect=one.effect,
+                    subject=subject,
+                    actions=list(one.actions),
+                    topic=one.topic,
+                ),
+            )
+            for one in wanted
         )
 
     async def _remove(self, rules: Sequence[Rule], caller: Caller) -> None:
         await _together(
-            [
-                self._operations.ask(
-                    "removePermissions",
-                    caller,
-                    {},
-                    RemovedPermissions(
-                        subject=rule.subject,
-                        actions=rule.action.value,
-                        topic=format_pattern(rule.pattern),
-                        effect=rule.effect.value,
-                    ),
-                )
-                for rule in rules
-            ]
+            self._operations.ask(
+                "removePermissions",
+                caller,
+                {},
+                RemovedPermissions(
+                    subject=rule.subject,
+                    actions=rule.action.value,
+                    topic=format_pattern(rule.pattern),
+                    effect=rule.effect.value,
+                ),
+            )
+            for rule in rules
         )
 
     # --- defaults ---------------------------------------------------------------------------
@@ -286,6 +269,19 @@ def _wanted(acls: Sequence[Acl]) -> list[Wanted]:
     return found
 
 
+def _rules(subject: str, wanted: Sequence[Wanted]) -> list[Rule]:
+    return [
+        Rule(
+            subject=subject,
+            effect=Effect(one.effect),
+            action=Action(action),
+            pattern=parse_pattern(one.topic),
+        )
+        for one in wanted
+        for action in one.actions
+    ]
+
+
 def _acl(entry: Entry) -> Values:
     return {
         "acltype": entry.acltype,
@@ -299,13 +295,9 @@ def _no_role(name: str) -> Refused:
     return Refused(Reason.NOT_FOUND, f"there is no role {name!r}")
 
 
-async def _together(changes: Sequence[Coroutine[Any, Any, Any]]) -> None:
+async def _together(changes: Iterable[Coroutine[Any, Any, Any]]) -> None:
     """Carry out changes, some at a time, so that one wait for the disk is enough for several.
     Raises what the first that fails raises."""
     left = iter(changes)
-    try:
-        while some := list(islice(left, AT_ONCE)):
-            await asyncio.gather(*some)
-    finally:
-        for change in left:
-            change.close()
+    while some := list(islice(left, AT_ONCE)):
+        await asyncio.gather(*some)

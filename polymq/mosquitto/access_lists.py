@@ -24,6 +24,7 @@ from polymq.broker.accounts.permissions import (
     format_pattern,
     parse_pattern,
 )
+from polymq.broker.port.values import Address
 from polymq.mosquitto.files import why_no_rule
 
 AclType = Literal[
@@ -108,16 +109,15 @@ def wanted_rules(acltype: AclType, topic: str, *, allow: bool) -> Wanted | None:
     )
 
 
-def rules_to_remove(acltype: AclType, topic: str) -> tuple[tuple[Action, ...], tuple[str, ...]]:
-    """The actions and the patterns of the rules that an entry may be shown for. None: there can be
-    none."""
+def rules_to_remove(acltype: AclType, topic: str) -> tuple[tuple[Action, ...], tuple[Address, ...]]:
+    """The actions and the patterns of the rules that an entry may be shown for."""
     if acltype in _ALWAYS:
         return (), ()
     actions = (Action.PUBLISH, Action.CREATE) if acltype == SEND else (Action.SUBSCRIBE,)
     patterns = []
     for text in dict.fromkeys((exact_text(topic), topic)):
         try:
-            patterns.append(format_pattern(parse_pattern(text)))
+            patterns.append(parse_pattern(text))
         except BadPattern:
             continue
     return actions, tuple(patterns)

@@ -50,9 +50,9 @@ OF_THE_PERMISSIONS = (
     ),
     Sabotage(
         name="permission-for-the-server",
-        why="the service is asked about $SYS, and may open it",
+        why="the service is asked about $SYS and $CONTROL, and may open them",
         path="broker/admission/asking.py",
-        old="        if named is None or address[0] == SYS_TOPIC:\n",
+        old="        if named is None or address[0] in SERVER_TOPICS:\n",
         new="        if named is None:\n",
         tests=(RULES,),
     ),

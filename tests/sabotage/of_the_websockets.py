@@ -73,8 +73,8 @@ OF_THE_WEBSOCKETS = (
         name="websocket-unmasks-over-what-it-has-not-read",
         why="small frames in one read become garbage",
         path="net/kernels/websocket.pyx",
-        old="        memcpy(words, data + at, 32)\n",
-        new="        memcpy(words, data + at, 24)\n",
+        old="        memcpy(quads, data + at, 32)\n",
+        new="        memcpy(quads, data + at, 24)\n",
         tests=_KERNEL,
     ),
     Sabotage(

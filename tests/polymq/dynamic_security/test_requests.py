@@ -179,6 +179,33 @@ def test_a_role_of_very_many_clients_is_not_deleted(tmp_path: Path) -> None:
     run(tmp_path, script)
 
 
+def test_a_role_with_very_many_rules(tmp_path: Path) -> None:
+    """It is shown and deleted, in steps. One command makes some of its rules."""
+
+    async def script(it: Administered) -> None:
+        for number in range(700):
+            allow(it.broker, "role:r", "subscribe", f"{{exact}}/a/{number}")
+        acls = [
+            {"acltype": "subscribePattern", "topic": f"t{number}", "allow": True}
+            for number in range(101)
+        ]
+        it.take(
+            {"command": "modifyRole", "rolename": "r", "acls": acls},
+            {"command": "getRole", "rolename": "r"},
+            {"command": "modifyRole", "rolename": "r", "acls": acls[1:]},
+        )
+        answers = await it.answered(3)
+        assert "acls: expected `array` of length <= 100" in answers[0]["error"]
+        assert len(answers[1]["data"]["role"]["acls"]) == 700
+        assert "error" not in answers[2]
+        assert len(it.broker.engine.users.rules("role:r")) == 100
+        it.take({"command": "deleteRole", "rolename": "r"})
+        await it.answered(4)
+        assert not it.broker.engine.users.rule_table()
+
+    run(tmp_path, script)
+
+
 def test_the_rules_of_a_role_that_find_no_room(tmp_path: Path) -> None:
     """None of them is added."""
 
