@@ -67,12 +67,6 @@ def trace(
     Neighbouring packets that differ in their packet identifiers only are one line with their
     number. Passwords are never shown, and payloads only with --payload. A reader that is too slow
     loses lines, which are counted; the clients do not wait.
-
-    Examples:
-
-    \b
-    polymq trace --client device7 --seconds 600
-    polymq trace --messages --topic 'orders/#' --sample 100
     """
     if of_messages:
         if client_id is not None or address is not None or payload is not None:
