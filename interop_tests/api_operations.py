@@ -38,6 +38,7 @@ BODIES: Final[dict[str, object]] = {
     "changeTopic": {"settings": {"retention_seconds": "7"}},
     "clearRetained": {"filter": "#"},
     "trace": {"client_id": "kept", "seconds": 1},
+    "traceMessages": {"seconds": 1},
     "importDefinitions": {
         "format": "polymq-definitions",
         "version": 1,

@@ -9,11 +9,31 @@ ARROWS: Final = {"in": "->", "out": "<-", "": "--"}
 """From the client to the server, and back."""
 
 
+def _time_of(value: dict[str, Any]) -> str:
+    at = datetime.fromtimestamp(value["time_ms"] / 1000, UTC)
+    return f"{at:%H:%M:%S}.{value['time_ms'] % 1000:03d}"
+
+
+def event_text(value: dict[str, Any]) -> str:
+    """The line of a delivery, or of its end, for a person."""
+    parts = [_time_of(value), f"@{value['position']}", value["event"], value["topic"]]
+    if value["tag"] is not None:
+        parts.append(f"tag {value['tag']}")
+    parts.append(f"to {value['kind']} {value['name']}")
+    for name in ("qos", "packet_id"):
+        if name in value:
+            parts.append(f"{name.replace('_', ' ')} {value[name]}")
+    if value.get("redelivered"):
+        parts.append("redelivered")
+    if "age_ms" in value:
+        parts.append(f"{value['age_ms']:,} ms after it was stored")
+    return "  ".join(parts)
+
+
 def packet_text(value: dict[str, Any]) -> str:
     """The line of a packet for a person."""
-    at = datetime.fromtimestamp(value["time_ms"] / 1000, UTC)
     parts = [
-        f"{at:%H:%M:%S}.{value['time_ms'] % 1000:03d}",
+        _time_of(value),
         value["client_id"],
         ARROWS[value["direction"]],
         value["packet"],

@@ -72,20 +72,32 @@ class CommitTimes:
             self.durations.observe(now - at, count)
 
 
+class Watch(Protocol):
+    """Somebody who looks at every batch that is handed out, for a while."""
+
+    def delivered(self, group: Any, delivery: Any) -> None:
+        """A queue's group hands a delivery to a consumer."""
+
+    def pulled(self, records: Any, count: int) -> None:
+        """A reader by offset gets these records, which stand at the beginning of memory."""
+
+
 class DeliveryTimes:
     """From the time at which messages were stored until they are handed to a consumer, by samples.
 
     Whoever hands out a batch looks at `due`, and calls `note` if it is set. That measures this
     batch, and `due` is false until somebody sets it again, so a batch costs one look in general.
+    While batches are watched, `due` stays set.
 
     Args:
         clock_ms: the time of day, in milliseconds.
     """
 
-    __slots__ = ("_clock_ms", "due", "durations")
+    __slots__ = ("_clock_ms", "_watches", "due", "durations")
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.due = False
+        self._watches: list[Watch] = []
         self.durations = Durations(DELIVERY_SECONDS)
         self._clock_ms = clock_ms
 
@@ -96,9 +108,28 @@ class DeliveryTimes:
             records: memory with the batch, whose first record, the oldest, is at `start`.
             count: how many messages it has.
         """
-        self.due = False
+        self.due = bool(self._watches)
         stored_ms = _STORED_MS.unpack_from(records, start + RECORD_STORE_MS_AT)[0]
         self.durations.observe(max(0, self._clock_ms() - stored_ms) / 1000, count)
+
+    def watch(self, watch: Watch) -> Callable[[], None]:
+        """Look at every batch from now on. Call what is returned to end that."""
+        self._watches.append(watch)
+        self.due = True
+        return lambda: self._watches.remove(watch)
+
+    def note_delivery(self, group: Any, delivery: Any) -> None:
+        """A queue's group hands a delivery to a consumer."""
+        first = delivery.runs[0]
+        self.note(first.memory, first.start, delivery.count)
+        for watch in self._watches:
+            watch.delivered(group, delivery)
+
+    def note_pull(self, records: Any, count: int) -> None:
+        """A reader by offset gets these records."""
+        self.note(records, 0, count)
+        for watch in self._watches:
+            watch.pulled(records, count)
 
     def note_run(self, run: Records) -> None:
         """The same of a run that live subscribers get."""

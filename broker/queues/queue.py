@@ -464,11 +464,10 @@ class Group:
             self.moved(self)
             if redelivered:
                 self.reading.redelivered_count += count
+            delivery = Delivery(run.slice(offset - first, count), offset, count, redelivered)
             if self.reading.delivery_times.due:
-                self.reading.delivery_times.note(run.memory, run.start, count)
-            registration.consumer.deliver(
-                Delivery(run.slice(offset - first, count), offset, count, redelivered)
-            )
+                self.reading.delivery_times.note_delivery(self, delivery)
+            registration.consumer.deliver(delivery)
             done = cursor.next - first
             if cursor.has_requeued():  # given back during the call: old order first
                 self.pump_later()
@@ -625,9 +624,10 @@ class Group:
             if registration.active:
                 if redelivered:
                     self.reading.redelivered_count += found
+                delivery = Delivery(runs, first, found, redelivered, times)
                 if self.reading.delivery_times.due:
-                    self.reading.delivery_times.note(runs[0].memory, runs[0].start, found)
-                registration.consumer.deliver(Delivery(runs, first, found, redelivered, times))
+                    self.reading.delivery_times.note_delivery(self, delivery)
+                registration.consumer.deliver(delivery)
             else:
                 self.cursor.requeue(first, found)
         if not self._pumping:

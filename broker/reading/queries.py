@@ -104,7 +104,7 @@ class Queries:
                 callback(b"", offset)
                 return
             if reading.delivery_times.due:
-                reading.delivery_times.note(records, 0, found)
+                reading.delivery_times.note_pull(records, found)
             callback(records, offset + found)
 
         reading.read(queue.index, offset, count, bytes_max, took)

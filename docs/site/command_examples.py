@@ -113,6 +113,10 @@ EXAMPLES: Final[dict[str, list[str]]] = {
     "store cut list": ["polymq store cut list"],
     "store cut show": ["polymq store cut show FILE --topic orders --format json"],
     "top": ["polymq top", "polymq top --once --json"],
+    "trace": [
+        "polymq trace --client device7 --seconds 600",
+        "polymq trace --messages --topic 'orders/#' --sample 100",
+    ],
     "topic create": ["polymq topic create orders --queues 4 min_in_sync=2"],
     "topic delete": ["polymq topic delete orders --yes"],
     "topic list": ["polymq topic list"],

@@ -1,4 +1,4 @@
-"""Traces of MQTT connections: packets as they come and go.
+"""Traces of MQTT connections, packets as they come and go, and of messages (`message_trace.py`).
 
 Rules:
 
@@ -13,18 +13,18 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import deque
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from aiohttp import web
 
+from polymq.admin.message_trace import MessageTrace, NewMessageTrace
 from polymq.admin.mqtt_clients import is_within
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.operations import Call, Given, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.trace_lines import TraceLines
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import parse_network
 from polymq.broker.engine import Engine
@@ -36,8 +36,6 @@ from polymq.steps import in_steps
 
 TRACES_MAX: Final = 8
 """At a time."""
-LINES_MAX: Final = 10_000
-"""That wait for who reads a trace: some MiB."""
 CONNECTIONS_MAX: Final = 50_000
 """That one trace looks at: all of a listener."""
 SECONDS_DEFAULT: Final = 60
@@ -75,8 +73,10 @@ class Trace(Value):
 
     Attributes:
         number: by which it is ended.
+        kind: `packets` of MQTT clients, or `messages` of all protocols.
         client_id: the client that it is about, if it is about one.
         topic: the topic filter that it is about, if it is about one.
+        sample: it is about one in so many messages.
         address: the address or network that it is about, if it is about one.
         payload: how many bytes of each payload its lines have.
         by: who began it.
@@ -86,8 +86,10 @@ class Trace(Value):
     """
 
     number: int
+    kind: Literal["packets", "messages"]
     client_id: str | None
     topic: str | None
+    sample: int
     address: str | None
     payload: int
     by: str
@@ -113,7 +115,7 @@ class TraceHandlers:
         """The operations."""
         return Group(
             name="traces",
-            about="Packets of MQTT clients as they come and go.",
+            about="Packets of MQTT clients as they come and go, and deliveries of messages.",
             operations=[
                 Operation(
                     method="GET",
@@ -141,6 +143,22 @@ class TraceHandlers:
                     media_type=LINES,
                 ),
                 Operation(
+                    method="POST",
+                    path="/messages/traces",
+                    name="traceMessages",
+                    summary="Trace messages of all protocols: each delivery, and its end",
+                    about="The answer is a line of JSON for each event, for as long as the trace "
+                    "runs: `delivered` and `pulled` for each attempt, `settled` when a queue or "
+                    "subscription is done with the message, `received` and `acknowledged` for what "
+                    "an MQTT client answers. `position` names the message. A line with `dropped` "
+                    "says how many messages or lines were left out. The list of traces has it, "
+                    "too.",
+                    right="operate",
+                    handler=self._trace_messages,
+                    body=NewMessageTrace,
+                    media_type=LINES,
+                ),
+                Operation(
                     method="DELETE",
                     path="/mqtt/traces/{number}",
                     name="endTrace",
@@ -158,7 +176,7 @@ class TraceHandlers:
             _end(trace)
 
     async def _list(self, call: Call[PageQuery]) -> Page[Trace]:
-        listing = Listing(
+        listing: Listing[_Trace, Trace] = Listing(
             names=self._traces, find=self._traces.get, row=lambda name, trace: trace.row(name)
         )
         return await in_steps(page_of(listing, call.query))
@@ -176,19 +194,35 @@ class TraceHandlers:
         if asked.payload:
             call.port.principal.check_read((REST,))
         wanted = self._wanted(asked)
+        trace = _PacketTrace(self._engine, wanted, asked, call)
+        about = asked.client_id or asked.topic or asked.address
+        return await self._run(call, trace, str(about), asked.seconds)
+
+    async def _trace_messages(self, call: Call[Given]) -> web.StreamResponse:
+        asked: NewMessageTrace = call.body
+        if asked.topic is not None:
+            self._names.pattern(asked.topic)
+        if any(isinstance(one, _MessageTrace) for one in self._traces.values()):
+            raise Refused(Reason.LIMIT, "a trace of messages runs already: end it, or wait")
+        trace = _MessageTrace(self._engine, self._names, asked, call)
+        about = asked.topic or "messages of all topics"
+        return await self._run(call, trace, about, asked.seconds)
+
+    async def _run(
+        self, call: Call[Given], trace: _Trace, about: str, seconds: int
+    ) -> web.StreamResponse:
+        """A trace from its beginning to its end."""
         if len(self._traces) >= TRACES_MAX:
             raise Refused(Reason.LIMIT, f"{TRACES_MAX} traces run, which is the limit: end one")
-        trace = _Trace(self._engine, wanted, asked, call)
         self._begun_count += 1
         number = str(self._begun_count)
-        about = asked.client_id or asked.topic or asked.address
         audit.note("trace started", number=number, about=about, by=call.caller)
         response = web.StreamResponse(headers={"Content-Type": LINES})
         self._traces[number] = trace
         try:
             await response.prepare(call.request)
             await trace.start()
-            await self._send(call.request, response, trace, asked.seconds)
+            await self._send(call.request, response, trace, seconds)
         except ConnectionError:
             pass  # who read it is gone
         finally:
@@ -205,13 +239,13 @@ class TraceHandlers:
             left = deadline - loop.time()
             if left <= 0:
                 trace.end()
-            lines = trace.take(WRITTEN_AT_ONCE)
+            lines = trace.lines.take(WRITTEN_AT_ONCE)
             if lines:
                 await response.write("".join(lines).encode("utf-8", "backslashreplace"))
                 continue
-            if trace.is_over or request.transport is None or request.transport.is_closing():
+            if trace.lines.is_over or request.transport is None or request.transport.is_closing():
                 return
-            await trace.wait(min(left, LOOK_SECONDS))
+            await trace.lines.wait(min(left, LOOK_SECONDS))
 
     def _wanted(self, asked: NewTrace) -> _Wanted:
         client_id, topic, address = asked.client_id, asked.topic, asked.address
@@ -232,7 +266,7 @@ class TraceHandlers:
 def _end(trace: _Trace) -> None:
     """End a trace. Who does not read its last lines soon loses them."""
     trace.end()
-    transport = trace.request.transport
+    transport = trace.lines.request.transport
     if transport is not None:
         asyncio.get_running_loop().call_later(LAST_SECONDS, transport.abort)
 
@@ -259,42 +293,64 @@ class _Wanted:
         return line["packet"] == "PUBLISH" and matches(self.pattern, line["topic"].split("/"))
 
 
-class _Trace:
-    """One trace that runs, from `start` to `end`.
+class _MessageTrace(MessageTrace):
+    """A trace of messages, and who began it."""
+
+    def __init__(
+        self, engine: Engine, names: MqttNames, asked: NewMessageTrace, call: Call[Any]
+    ) -> None:
+        super().__init__(engine, names, asked, TraceLines(call.request))
+        self._by = call.caller
+        self._started_ms = engine.core.clock_ms()
+
+    def row(self, number: str) -> Trace:
+        """What operators see of it."""
+        return Trace(
+            number=int(number),
+            kind="messages",
+            client_id=None,
+            topic=self._asked.topic,
+            sample=self._asked.sample,
+            address=None,
+            payload=0,
+            by=self._by,
+            started_ms=self._started_ms,
+            connections=self.watched,
+            dropped=self.lines.dropped_all,
+        )
+
+
+class _PacketTrace:
+    """One trace of packets that runs, from `start` to `end`.
 
     Attributes:
-        dropped_all: lines that found no room.
-        is_over: it was ended from elsewhere.
-        request: who reads it.
+        lines: for who reads it.
     """
 
     def __init__(self, engine: Engine, wanted: _Wanted, asked: NewTrace, call: Call[Any]) -> None:
-        self.dropped_all = 0
-        self.is_over = False
-        self.request = call.request
+        self.lines = TraceLines(call.request)
         self._engine = engine
         self._wanted = wanted
         self._asked = asked
         self._by = call.caller
         self._started_ms = engine.core.clock_ms()
-        self._lines: deque[str] = deque()
-        self._dropped = 0  # since the last line that says so
         self._stops: dict[ConnectedClient, Callable[[], None]] = {}
-        self._woken = asyncio.Event()
 
     def row(self, number: str) -> Trace:
         """What operators see of it."""
         asked = self._asked
         return Trace(
             number=int(number),
+            kind="packets",
             client_id=asked.client_id,
             topic=asked.topic,
+            sample=1,
             address=asked.address,
             payload=asked.payload,
             by=self._by,
             started_ms=self._started_ms,
             connections=len(self._stops),
-            dropped=self.dropped_all,
+            dropped=self.lines.dropped_all,
         )
 
     async def start(self) -> None:
@@ -304,14 +360,13 @@ class _Trace:
         connections.when_went.append(self._went)
         for at, client in enumerate(list(connections.clients.values()), 1):
             is_there = connections.clients.get(client.client_id) is client
-            if is_there and client not in self._stops and not self.is_over:
+            if is_there and client not in self._stops and not self.lines.is_over:
                 self._came(client, is_new=False)
             if at % BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     def end(self) -> None:
         """Look no more. Safe to call again, and before `start`."""
-        self.is_over = True
         connections = self._engine.connections
         if self._came in connections.when_came:
             connections.when_came.remove(self._came)
@@ -319,7 +374,7 @@ class _Trace:
         for stop in self._stops.values():
             stop()
         self._stops.clear()
-        self._woken.set()
+        self.lines.close()
 
     def _came(self, client: ConnectedClient, *, is_new: bool = True) -> None:
         if not self._wanted.client(client) or len(self._stops) >= CONNECTIONS_MAX:
@@ -348,28 +403,8 @@ class _Trace:
                 self._add(client, "", {"packet": "ENDED"})
 
     def _add(self, client: ConnectedClient, direction: str, line: dict[str, Any]) -> None:
-        if len(self._lines) >= LINES_MAX:
-            self._dropped += 1
-            self.dropped_all += 1
-            return
         head = {"time_ms": self._engine.core.clock_ms(), "client_id": client.client_id}
-        self._lines.append(json.dumps({**head, "direction": direction, **line}) + "\n")
-        self._woken.set()
+        self.lines.add({**head, "direction": direction, **line})
 
-    def take(self, count: int) -> list[str]:
-        """The next lines; behind the last of them, how many were dropped."""
-        lines = [self._lines.popleft() for _ in range(min(count, len(self._lines)))]
-        if not self._lines and self._dropped:
-            lines.append(json.dumps({"dropped": self._dropped}) + "\n")
-            self._dropped = 0
-        return lines
 
-    async def wait(self, seconds: float) -> None:
-        """Until there is a line, or the time is over."""
-        self._woken.clear()
-        if self._lines or self.is_over:
-            return
-        try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
-        except TimeoutError:
-            return
+_Trace = _PacketTrace | _MessageTrace

@@ -1,4 +1,4 @@
-"""Traces: packets of MQTT clients as they come and go.
+"""Traces: packets of MQTT clients as they come and go, and deliveries of messages.
 
 A trace belongs to the browser tab that began it, and ends with it. Its lines are bounded in number
 and in length. What comes faster than a person reads is left out, and said.
@@ -18,7 +18,7 @@ from polymq.console.details import Action
 from polymq.console.lists import Column, ListScreen, number_column, show_list, text_column
 from polymq.console.shell import Console, frame
 from polymq.console.texts import moment, number
-from polymq.packet_texts import packet_text
+from polymq.packet_texts import event_text, packet_text
 
 PATH: Final = "/traces"
 LINES_MAX: Final = 500
@@ -29,15 +29,22 @@ LINES_AT_ONCE: Final = 100
 """That a browser gets at a time: more than anybody reads until the next."""
 SHOWN_SECONDS: Final = 0.5
 """How often new lines are shown."""
-KINDS: Final = {"client_id": "client identifier", "topic": "topic filter", "address": "address"}
+MESSAGES: Final = "messages"
+KINDS: Final = {
+    "client_id": "client identifier",
+    "topic": "topic filter",
+    "address": "address",
+    MESSAGES: "deliveries, by topic filter",
+}
 
 LIST = ListScreen(
     parts=("mqtt", "traces"),
     key="number",
     columns=(
         text_column("Trace", "number"),
+        text_column("Shows", "kind"),
         Column(
-            label="Of", text=lambda row: row["client_id"] or row["topic"] or row["address"] or "-"
+            label="Of", text=lambda row: row["client_id"] or row["topic"] or row["address"] or "all"
         ),
         text_column("By", "by"),
         Column(label="Since", text=lambda row: moment(row["started_ms"])),
@@ -77,7 +84,8 @@ class Tail:
             return
         self.count += 1
         self.left_out += len(self._waiting) == LINES_AT_ONCE
-        text = packet_text(value).replace("\n", " ")
+        shown = event_text(value) if "event" in value else packet_text(value)
+        text = shown.replace("\n", " ")
         if len(text) > LINE_CHARACTERS_MAX:
             text = text[:LINE_CHARACTERS_MAX] + "..."
         self._waiting.append(text)
@@ -102,10 +110,10 @@ class _Trace:
     def runs(self) -> bool:
         return self._task is not None and not self._task.done()
 
-    def begin(self, login: Login, asked: dict[str, Any]) -> None:
+    def begin(self, login: Login, kind: str, asked: dict[str, Any]) -> None:
         self.end()
         self.tail, self.error = Tail(), ""
-        self._task = background_tasks.create(self._read(login, asked, self.tail))
+        self._task = background_tasks.create(self._read(login, kind, asked, self.tail))
 
     def end(self) -> None:
         """The broker notices that nobody reads any more. Safe to call again."""
@@ -113,9 +121,10 @@ class _Trace:
             self._task.cancel()
             self._task = None
 
-    async def _read(self, login: Login, asked: dict[str, Any], tail: Tail) -> None:
+    async def _read(self, login: Login, kind: str, asked: dict[str, Any], tail: Tail) -> None:
+        of = "messages" if kind == MESSAGES else "mqtt"
         lines = self._console.broker.lines(
-            login, "mqtt", "traces", body=asked, seconds=asked["seconds"]
+            login, of, "traces", body=asked, seconds=asked["seconds"]
         )
         try:
             async for line in lines:
@@ -136,6 +145,16 @@ class _Trace:
         if self.tail.left_out:
             text += f", {number(self.tail.left_out)} left out because they came too fast"
         return f"{text}."
+
+
+def asked_for(
+    kind: str, value: str, seconds: float | None, payload: float | None, sample: float | None
+) -> dict[str, Any]:
+    """What the API is asked for."""
+    for_seconds = {"seconds": int(seconds or 60)}
+    if kind == MESSAGES:
+        return {"topic": value, "sample": int(sample or 1), **for_seconds}
+    return {kind: value, "payload": int(payload or 0), **for_seconds}
 
 
 def show_traces(console: Console) -> None:
@@ -162,6 +181,10 @@ def _show_own(console: Console) -> None:
                 "dense"
             )
             payload.style("min-width: 8em")
+            sample = ui.number("One message in", value=1, min=1, max=1_000_000, format="%d")
+            sample.props("dense").style("min-width: 8em")
+            payload.bind_visibility_from(kind, "value", lambda chosen: chosen != MESSAGES)
+            sample.bind_visibility_from(kind, "value", lambda chosen: chosen == MESSAGES)
 
             def begin() -> None:
                 login = console.login()
@@ -172,12 +195,10 @@ def _show_own(console: Console) -> None:
                     ui.notify(f"name the {KINDS[kind.value]} to trace", type="warning")
                     return
                 log.clear()
-                asked = {
-                    kind.value: value.value.strip(),
-                    "seconds": int(seconds.value or 60),
-                    "payload": int(payload.value or 0),
-                }
-                trace.begin(login, asked)
+                asked = asked_for(
+                    kind.value, value.value.strip(), seconds.value, payload.value, sample.value
+                )
+                trace.begin(login, kind.value, asked)
                 show()
 
             def end() -> None:

@@ -96,8 +96,8 @@ OF_THE_METRICS = (
         name="all-deliveries-are-measured",
         why="each batch pays for the metrics",
         path="broker/pacing/latencies.py",
-        old="        self.due = False\n        stored_ms",
-        new="        stored_ms",
+        old="        self.due = bool(self._watches)\n",
+        new="",
         tests=(LATENCIES,),
     ),
     Sabotage(

@@ -15,6 +15,7 @@ OVERVIEW = "tests/polymq/admin/test_overview.py"
 LINES = "tests/gateways/mqtt/test_packet_lines.py"
 TABLE = "tests/broker/test_client_table.py"
 QUEUES = "tests/polymq/admin/test_queues.py"
+MESSAGES_TRACED = "tests/polymq/admin/test_message_trace.py"
 
 OF_THE_OPERATORS = (
     Sabotage(
@@ -114,6 +115,46 @@ OF_THE_OPERATORS = (
         old="            payload = body.rest()[: self._payload_max]\n",
         new="            payload = body.rest()\n",
         tests=(LINES,),
+    ),
+    Sabotage(
+        name="message-trace-never-ends",
+        why="every batch is looked at for ever after the first trace",
+        path="polymq/admin/message_trace.py",
+        old="        self._unwatch()\n        self._unwatch = None\n",
+        new="        self._unwatch = None\n",
+        tests=(MESSAGES_TRACED,),
+    ),
+    Sabotage(
+        name="message-trace-without-a-rate",
+        why="a trace of a busy topic takes the loop from its clients",
+        path="polymq/admin/message_trace.py",
+        old="        if self._lines_left <= 0:\n",
+        new="        if False:\n",
+        tests=(MESSAGES_TRACED,),
+    ),
+    Sabotage(
+        name="message-trace-of-whole-batches",
+        why="a batch of ten thousand messages holds the loop up while a trace runs",
+        path="polymq/admin/message_trace.py",
+        old="        looks = min(count, AT_ONCE, self._looks_left)\n",
+        new="        looks = min(count, self._looks_left)\n",
+        tests=(MESSAGES_TRACED,),
+    ),
+    Sabotage(
+        name="links-left-watched",
+        why="each trace puts one more object before every client",
+        path="polymq/admin/message_trace.py",
+        old="                session.link = link.inner\n",
+        new="                pass\n",
+        tests=(MESSAGES_TRACED,),
+    ),
+    Sabotage(
+        name="delivery-flag-that-falls",
+        why="a trace sees the first batch of each second only",
+        path="broker/pacing/latencies.py",
+        old="        self.due = bool(self._watches)\n",
+        new="        self.due = False\n",
+        tests=(MESSAGES_TRACED,),
     ),
     Sabotage(
         name="traces-begin-within-a-packet",
