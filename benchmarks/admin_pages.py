@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from polymq.admin import mqtt_sessions, queues
+from polymq.admin import mqtt_sessions, queues, readers, topics
 from polymq.admin.api import read_query
 from polymq.admin.operations import Call
 from tests.broker.queue_bench import declare, publish
@@ -103,6 +103,8 @@ def measure(broker: Broker, operation: str, **query: str) -> tuple[float, float,
         with (
             patch.object(queues, "in_steps", watch.in_steps),
             patch.object(mqtt_sessions, "in_steps", watch.in_steps),
+            patch.object(readers, "in_steps", watch.in_steps),
+            patch.object(topics, "in_steps", watch.in_steps),
         ):
             begin = thread_time()
             answer = asyncio.run(ask())
@@ -124,12 +126,22 @@ def main() -> None:
         ("listQueues", {"after": last}),
         ("listQueues", {"sort": "ready"}),
         ("listQueues", {"sort": "unacknowledged", "limit": "500"}),
+        ("listQueues", {"sort": "consumers"}),
         ("listQueues", {"user": "ann"}),
         ("listQueues", {"kind": "subscription"}),
         ("listSessions", {}),
         ("listSessions", {"limit": "500"}),
         ("listSessions", {"sort": "queued"}),
         ("listSessions", {"state": "disconnected", "user": "user1"}),
+        ("listReaders", {}),
+        ("listReaders", {"limit": "500"}),
+        ("listReaders", {"sort": "waiting"}),
+        ("listReaders", {"sort": "waiting", "limit": "500"}),
+        ("listReaders", {"kind": "queue", "sort": "waiting"}),
+        ("listReaders", {"user": "ann"}),
+        ("listReaders", {"prefix": "queue.01"}),
+        ("listTopics", {}),
+        ("listTopics", {"sort": "messages"}),
     ]
     with tempfile.TemporaryDirectory() as directory:
         broker = crowd(Path(directory), options.queues, options.sessions)

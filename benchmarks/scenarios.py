@@ -100,6 +100,24 @@ SCENARIOS: Final = (
         options="-q 1 -w 256 -W 1024 -5 5",
     ),
     Scenario(
+        name="mqtt-qos2-wide",
+        title="MQTT QoS 2, 1 to 1, window 4096",
+        protocol="mqtt",
+        options="-q 2 -w 4096 -W 16384",
+    ),
+    Scenario(
+        name="mqtt5-wide",
+        title="MQTT 5 QoS 1, 1 to 1, window 4096",
+        protocol="mqtt",
+        options="-q 1 -w 4096 -W 16384 -5 0",
+    ),
+    Scenario(
+        name="mqtt5-properties-wide",
+        title="MQTT 5 QoS 1, 5 user properties, window 4096",
+        protocol="mqtt",
+        options="-q 1 -w 4096 -W 16384 -5 5",
+    ),
+    Scenario(
         name="mqtt-fan-in",
         title="MQTT QoS 1, 50 to 1, window 20 each",
         protocol="mqtt",

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from polymq.broker.commits import CommitPoints
 from polymq.broker.disk import SHORT, Disk
 from polymq.broker.durability import FLUSHED, IN_SYNC, Durability
-from polymq.broker.errors import Reason, Refused, StorageFailed
+from polymq.broker.errors import Reason, Refused, StorageFailed, UnknownChange
 from polymq.broker.kernels.path import CoreEnd, QueueEnd
 from polymq.broker.limits import Limits
 from polymq.broker.messages.compressed import PlainBody
@@ -134,6 +134,9 @@ class Core(CoreEnd):
         """Of a slave: where changes are to be made instead. Empty: this broker leads."""
         self.standby: Follower | None = None
         """The slave's part of the engine, while there is one."""
+        self.unknown: UnknownChange | None = None
+        """What came of the master's log that this version cannot fold. The state stays as it is,
+        and is not saved: a start would take it for that of the whole log."""
         self.full = bool(follows)
         self.is_stopping = False
         """The server takes leave of its clients: see `begin_stop`."""

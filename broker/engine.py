@@ -352,7 +352,8 @@ class Engine:
 
         Call on the loop. None: nothing to do.
         """
-        if self._state_db is None or self.core.failure is not None:
+        core = self.core
+        if self._state_db is None or core.failure is not None or core.unknown is not None:
             return None
         self.core.write_gathered()
         if self.core.log.appended == self._saved:
@@ -369,6 +370,10 @@ class Engine:
         while saving is not None and not saving.gather(1 << 30):
             pass
         return saving
+
+    def state_bytes(self) -> int:
+        """The size of the saved state. Any thread. Raises OSError."""
+        return 0 if self._state_db is None else self._state_db.size_bytes()
 
     def snapshot_failed(self, entities: Iterable[Entity]) -> None:
         """The snapshot was not saved: these entities belong in the next."""

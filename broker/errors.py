@@ -60,6 +60,7 @@ class UnknownChange(StoreRefused):
     """
 
     def __init__(self, what: str) -> None:
+        self.what = what
         super().__init__(
             f"a newer version of PolyMQ wrote this log: it has {what}, which this version does not "
             "know. Start that version again, or restore a backup of the time before the upgrade"

@@ -39,6 +39,9 @@ SERVER_NAMED: Final = "amq.gen-"
 SYS_TOPIC: Final = "$SYS"
 """The first level of what MQTT calls the server's own topics, and so what permissions name. What
 they say is in no log, so there is no topic of this name: nobody speaks in the server's name."""
+CONTROL_TOPIC: Final = "$CONTROL"
+"""The same of the topics by which clients of MQTT administrate the server."""
+SERVER_TOPICS: Final = frozenset({SYS_TOPIC, CONTROL_TOPIC})
 _OWN_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME")
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """Where RocketMQ's clients write down what became of their messages. It is a topic of theirs."""

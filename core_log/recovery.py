@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polymq.core_log.acknowledged import ACKNOWLEDGED_NAME
+from polymq.core_log.ballast import BALLAST_NAME
 from polymq.core_log.bookmark import BOOKMARK_NAME
 from polymq.core_log.checkpoint import (
     ABORT_NAME,
@@ -70,6 +71,7 @@ OUR_NAMES: Final = frozenset(
         EPOCHS_NAME,
         BOOKMARK_NAME,
         ACKNOWLEDGED_NAME,
+        BALLAST_NAME,
         LOCK_NAME,
     )
 )

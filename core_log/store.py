@@ -7,6 +7,7 @@
     index/<when it was begun>                  key index
     epochFileCheckpoint                        every opening for writing, and where it began
     bookmark                                   a place that the engine wants to find again
+    ballast                                    room that is given up when the disk is full
     checkpoint                                 up to where everything is synced
     acknowledged                               up to where records may have been acknowledged
     abort                                      exists while a process has the store open
@@ -20,6 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from polymq.core_log.ballast import Ballast
 from polymq.core_log.bookmark import read_bookmark, write_bookmark
 from polymq.core_log.checkpoint import make_abort, remove_abort
 from polymq.core_log.commit_log import CommitLog
@@ -76,6 +78,7 @@ class Store:
     Attributes:
         log: where records are appended and read.
         keys: finds messages by key.
+        ballast: room for saving and deleting on a full disk.
         flusher: syncs the log.
         epoch: of this opening.
         epochs: (epoch, start position) of every opening, oldest first, this one included.
@@ -122,6 +125,12 @@ class Store:
             reader=self._reader,
             settings=settings,
             clock_ms=clock_ms,
+        )
+        self.ballast = Ballast(
+            directory=directory,
+            files=files,
+            bytes_min=settings.ballast_bytes_min,
+            bytes_max=settings.ballast_bytes_max,
         )
         try:
             self._start(settings, stepped, follows, above_term)

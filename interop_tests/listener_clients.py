@@ -28,7 +28,7 @@ def start_with(start_server: StartServer, *listeners: dict[str, Any], **options:
 def addresses(server: Server) -> dict[str, Any]:
     """Port or path of each further listener, from the ready file."""
     ready = json.loads((server.data_directory.parent / "ready.json").read_text(encoding="utf-8"))
-    found: dict[str, Any] = ready["mqtt_listeners"]
+    found: dict[str, Any] = ready.get("mqtt_listeners") or {}
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from interop_tests.conftest import Server
 from interop_tests.console_browser import Browser, browser, console, needs_chromium, until
-from interop_tests.people import PASSWORD, Admin
+from interop_tests.people import PASSWORD, Admin, MqttClient, polymq
 
 __all__ = ["browser", "console"]
 
@@ -63,6 +63,43 @@ def test_an_operator_purges_a_queue_and_a_reader_cannot(server: Server, browser:
     browser.sees("by olga")
     browser.click("Resume")
     until(lambda: "by olga" not in browser.text, "the queue that is not paused")
+
+
+def test_who_administers_one_topic_has_its_buttons(server: Server, browser: Browser) -> None:
+    """And those of no other; a path that is no screen is said in words."""
+    people = Admin(server)
+    for topic in ("orders", "bills"):
+        people.good("PUT", f"/api/v1/topics/{topic}")
+    people.add("eve", "reader")
+    ended = polymq(server, "permission", "allow", "eve", "admin", "orders")
+    assert ended.returncode == 0, ended.stderr
+    browser.open("/topics/orders")
+    browser.sees("Log in")
+    browser.log_in("eve")
+    browser.sees("eve")
+    browser.open("/topics/orders")
+    browser.sees("Settings")
+    assert browser.has_button("Change settings")
+    assert browser.has_button("Delete")
+    browser.open("/topics/bills")
+    browser.sees("Settings")
+    assert not browser.has_button("Change settings")
+    assert not browser.has_button("Delete")
+    browser.open("/nowhere")
+    browser.sees("There is no such screen")
+    assert "HTTPException" not in browser.text
+
+
+def test_a_session_that_is_away_is_not_disconnected(server: Server, browser: Browser) -> None:
+    """The button is there while the client is."""
+    device = MqttClient(server, client_id="pump-1", clean=False)
+    browser.open("/sessions/pump-1")
+    browser.sees("connected")
+    until(lambda: browser.has_button("Disconnect"), "the button")
+    device.close()
+    browser.sees("away")
+    until(lambda: not browser.has_button("Disconnect"), "no button")
+    assert browser.has_button("Delete")
 
 
 def test_a_broker_that_is_gone_is_said_and_comes_back(server: Server, browser: Browser) -> None:

@@ -81,6 +81,38 @@ def test_listeners_have_versions_limits_and_metrics_of_their_own(
     assert ready["mqtt_listeners"] == where
 
 
+def test_operators_see_where_they_are(start_server: StartServer, tmp_path: Path) -> None:
+    """In the list of listeners, beside the ports of the sections."""
+    path = tmp_path / "mqtt.sock"
+    server = start_with(
+        start_server,
+        {"name": "web", "type": "websocket", "host": "127.0.0.1"},
+        {"name": "local", "type": "unix", "path": str(path)},
+    )
+    items = Admin(server).good("GET", "/api/v1/listeners")["items"]
+    found = {one["name"]: one for one in items}
+    assert {"mqtt", "amqp", "http", "rocketmq"} < set(found)
+    assert (found["mqtt"]["port"], found["mqtt"]["path"]) == (server.mqtt_port, None)
+    assert found["mqtt-web"] == {
+        "name": "mqtt-web",
+        "protocol": "mqtt",
+        "transport": "websocket",
+        "tls": False,
+        "host": "127.0.0.1",
+        "port": addresses(server)["web"],
+        "path": None,
+    }
+    assert found["mqtt-local"] == {
+        "name": "mqtt-local",
+        "protocol": "mqtt",
+        "transport": "unix",
+        "tls": False,
+        "host": "",
+        "port": None,
+        "path": str(path),
+    }
+
+
 def test_a_packet_that_is_too_large_for_its_listener(start_server: StartServer) -> None:
     server = start_with(start_server, {"name": "small", "packet_bytes_max": 1000})
     for port, is_closed in ((addresses(server)["small"], True), (server.mqtt_port, False)):

@@ -267,3 +267,32 @@ def test_without_a_server_the_commands_say_how_to_start_one(
     monkeypatch.setenv("POLYMQ_ADMIN__PORT", str(server.admin_port))
     line = complaint(server, "topic", "list", "--config", os.devnull, code=69)
     assert "start one with `polymq serve`" in line
+
+
+@pytest.mark.parametrize("arguments", [("topic", "list"), ("definitions", "export")])
+def test_an_output_that_is_full(server: Server, arguments: tuple[str, ...]) -> None:
+    """One line says so, and the exit code: a file that was written in part is no export."""
+    polymq(server, "topic", "create", "orders")
+    command = [sys.executable, "-m", "polymq", *arguments]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [*command, "--data-directory", server.data_directory],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS_MAX,
+        )
+    line = "polymq: the output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, line)
+
+
+def test_names_of_what_is_not_there(server: Server) -> None:
+    """The line says what is missing, in words and without numbers of errors."""
+    assert complaint(server, "message", "list", "none", code=1) == (
+        "polymq: there is no topic 'none'\n"
+    )
+    missing = server.data_directory / "cut" / "none"
+    assert complaint(server, "store", "cut", "show", "none", code=1) == (
+        f"polymq: {missing} cannot be read: No such file or directory\n"
+    )

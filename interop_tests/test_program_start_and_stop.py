@@ -28,6 +28,29 @@ def test_ready_means_that_every_listener_is_open(server: Server) -> None:
     assert written["mqtt"] == server.mqtt_port
 
 
+@pytest.mark.parametrize("command", [("serve",), ("namesrv", "--port", "0")])
+def test_a_ready_file_that_cannot_be_written(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """It is said in one line before anything starts: who waits for the file would wait for ever."""
+    file = tmp_path / "missing" / "ready.json"
+    data = tmp_path / "data"
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "polymq", *command, "--ready-file", str(file)),
+            *("--data-directory", str(data)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LINE_SECONDS_MAX,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        f"polymq: --ready-file: there is no directory {file.parent}: create it first "
+        f"(see polymq {command[0]} --help)\n"
+    )
+    assert not data.exists()
+
+
 def test_nobody_else_can_read_the_data(server: Server) -> None:
     assert stat.S_IMODE(server.data_directory.stat().st_mode) == 0o700
     segments = list((server.data_directory / "store" / "commitlog").iterdir())

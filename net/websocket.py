@@ -21,7 +21,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from polymq.net.kernels import websocket_codes as codes
-from polymq.net.kernels.websocket import Frames
+from polymq.net.kernels.websocket import Frames, binary_frame
 from polymq.net.websocket_handshake import (
     HEAD_END,
     HandshakeRefused,
@@ -102,6 +102,7 @@ class WebSocket:
         self._code = 0  # to be answered to the client's Close, or to what it did wrong
         self._reason = ""
         self._said_goodbye = False
+        self._is_open = False  # OPEN, and we have not said goodbye
 
     def receive(self, buffer: bytearray, start: int, end: int) -> int:
         """Turn `buffer[start:end]`, which came, into what the frames carry, in place.
@@ -109,13 +110,20 @@ class WebSocket:
         Returns:
             The index up to which it is there. After our Close nothing is handed on any more.
         """
+        if self._is_open:  # as nearly always: nothing but data
+            filled = self._frames.unwrap(buffer, start, start, end)
+            return self._look(start, filled) if self._frames.must_look else filled
         at = start
         if self._state is State.HANDSHAKE:
             at = self._shake_hands(buffer, start, end)
         if self._state is not State.OPEN:
             return start
+        filled = self._frames.unwrap(buffer, start, at, end)
+        return self._look(start, filled)
+
+    def _look(self, start: int, filled: int) -> int:
+        """Answer a Ping, and end if the frames have stopped. Returns as `receive`."""
         frames = self._frames
-        filled = frames.unwrap(buffer, start, at, end)
         ping = frames.take_ping()
         if ping is not None and not self._said_goodbye:
             self._pong = _frame(_PONG, ping)
@@ -126,6 +134,8 @@ class WebSocket:
 
     def wrap(self, data: bytes) -> bytes:
         """What is sent for what was written, with all that waits."""
+        if 0 < len(data) <= SENT_FRAME_BYTES_MAX and not self.has_answer:
+            return binary_frame(data)
         parts: list[bytes | memoryview] = [self._opening, self._pong]
         view = memoryview(data)
         for at in range(0, len(data), SENT_FRAME_BYTES_MAX):
@@ -145,6 +155,7 @@ class WebSocket:
         """
         was_open = self._state is not State.HANDSHAKE and not self._said_goodbye
         self._said_goodbye = True
+        self._is_open = False
         if not was_open or (self._state is State.ENDED and not self._code):
             return False
         self._close = _close_frame(self._code or code, self._reason)
@@ -169,12 +180,14 @@ class WebSocket:
             self.end = End(True, f"{refused.status.value}: {refused.text}")
         else:
             self._state = State.OPEN
+            self._is_open = not self._said_goodbye
         self.has_answer = True
         self._head = bytearray()
         return start + size - before
 
     def _stop(self, stopped: int) -> None:
         self._state = State.ENDED
+        self._is_open = False
         if stopped == codes.CLOSED:
             self._code, self._reason, text = answer_to_close(self._frames.control)
             self.end = End(bool(self._reason), text)

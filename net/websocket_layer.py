@@ -51,9 +51,12 @@ class WebSocketLayer(Layer):
         return at
 
     def taken(self) -> None:
-        end, connection = self._core.end, self._connection
+        end = self._core.end
+        if end is None:
+            return
+        connection = self._connection
         transport = connection.transport
-        if end is None or transport is None:
+        if transport is None:
             return
         if connection.closing:  # that was the answer to our Close
             transport.close()

@@ -18,7 +18,7 @@ import click
 
 from polymq import program_version
 from polymq.commands.loading import LoadingGroup
-from polymq.commands.options import config_option, setting_flag, settings_from
+from polymq.commands.options import config_option, ready_file_option, setting_flag, settings_from
 from polymq.errors import ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -95,10 +95,8 @@ def polymq() -> None:
     help="Set any other key of the configuration, such as storage.segment_bytes=67108864. May be "
     "repeated.",
 )
-@click.option(
-    "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the process id and the ports to this file (JSON) as soon as clients can connect.",
+@ready_file_option(
+    "Write the process id and the ports to this file (JSON) as soon as clients can connect."
 )
 @click.option("--print-config", is_flag=True, help="Print the configuration in force, and exit.")
 def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
@@ -138,10 +136,8 @@ def serve(ready_file: Path | None, print_config: bool, **options: Any) -> int:
 )
 @setting_flag("--log-level", "log.level", "Lowest severity that is logged.")
 @setting_flag("--log-format", "log.format", "Format of the log: auto, console or json.")
-@click.option(
-    "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the process id and the port to this file (JSON) as soon as clients can connect.",
+@ready_file_option(
+    "Write the process id and the port to this file (JSON) as soon as clients can connect."
 )
 def namesrv(ready_file: Path | None, **options: Any) -> int:
     """Run a name server until Ctrl-C or SIGTERM.

@@ -36,6 +36,7 @@ from polymq.descriptors import (
     open_files_max,
     say_what_was_lowered,
 )
+from polymq.dynamic_security.requests import make_administrator
 from polymq.engine_settings import changeable_of
 from polymq.errors import ExitCode, Failure
 from polymq.gateways.amqp.headers import AmqpHeaders
@@ -445,6 +446,7 @@ class Node:
             self._settings,
             servers=self._mqtt_servers,
             bridges=bridges,
+            administrator=make_administrator(self._settings, self._engine, self._stack),
         )
 
     def _mqtt_servers(self) -> list[object]:
@@ -472,7 +474,7 @@ class Node:
                 epoch=self._store.epoch,
                 clock_ms=clock_ms,
             )
-            self._registration.start()
+            await self._registration.start()
         return beside
 
     async def _open_monitoring(self, exposition: Exposition) -> int:
@@ -522,6 +524,7 @@ class Node:
             reloader=self._reloader,
             gateways=gateways_of(self._servers.values),
             ports=lambda: client_ports,
+            mqtt_listeners=lambda: self._mqtt_listeners,
             recent_lines=recent_lines,
         )
         admin = AdminServer(

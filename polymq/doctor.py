@@ -35,8 +35,8 @@ from polymq.net.plane import CompiledPlane
 from polymq.ports import running_server
 from polymq.segment_size import segment_bytes_of
 from polymq.settings import Settings
-from polymq.store_report import size
 from polymq.telemetry.telemetry import check_telemetry
+from polymq.terminal import size
 from polymq.tls import make_tls, warn_of_dates
 
 PYTHON_MIN: Final = (3, 11)

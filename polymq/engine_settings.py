@@ -35,6 +35,7 @@ def changeable_of(settings: Settings) -> Changeable:
             expiry_seconds=mqtt.session_expiry_seconds,
             keeps_qos_0=mqtt.queue_qos0_messages,
             waiting_max=mqtt.session_queue_max,
+            waiting_bytes_max=mqtt.session_queue_bytes_max,
             overflow=mqtt.session_queue_overflow,
             share_strategy=mqtt.shared_subscription_strategy,
         ),

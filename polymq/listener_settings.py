@@ -35,8 +35,11 @@ _OF_TLS: Final = (
     "tls_client_ca",
     "tls_client_certificates",
     "tls_crl",
+    "tls_psk_file",
+    "tls_psk_hint",
     "user_from_certificate",
 )
+_OF_CERTIFICATES: Final = tuple(key for key in _OF_TLS if not key.startswith("tls_psk_"))
 
 
 def _checked_mode(text: str) -> str:
@@ -104,6 +107,13 @@ class MqttListener(Section):
     `tls.client_ca` is set."""
     tls_crl: Fresh[str] = ""
     """As `tls.crl`, for this listener."""
+    tls_psk_file: str = ""
+    """A file with pre-shared keys, in lines `identity:key` with the key in hexadecimal digits, as
+    mosquitto has it. Its clients then have no certificates: each proves that it has the key of an
+    identity, which is the name of its user. The user has to exist; no password is asked for. It
+    needs Python 3.13 or later."""
+    tls_psk_hint: str = ""
+    """What clients of TLS 1.2 are told, so that they can choose an identity."""
     user_from_certificate: UserFrom = ""
     """As `mqtt.user_from_certificate`, for this listener."""
     protocol_versions: Fresh[Annotated[
@@ -148,6 +158,15 @@ class MqttListener(Section):
             self._refuse(_OF_TLS, "is for a listener with TLS: set tls = true")
         if self.type == "unix" and not self.path:
             raise ValueError(f"listener {self.name}: a Unix socket needs a path")
+        if self.tls_psk_file:
+            self._refuse(_OF_CERTIFICATES, "is not for a listener with tls_psk_file")
+            if self.type == "websocket" or self.proxy_user:
+                raise ValueError(
+                    f"listener {self.name}: tls_psk_file is for a listener of type tcp without "
+                    "proxy_user"
+                )
+        elif self.tls_psk_hint:
+            raise ValueError(f"listener {self.name}: tls_psk_hint needs tls_psk_file")
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError(f"listener {self.name}: set tls_certificate and tls_key together")
         if not self.proxy_protocol:

@@ -17,6 +17,7 @@ from polymq.net.connection import Context
 from polymq.net.listener import CannotListen
 from polymq.net.proxied import Proxies
 from polymq.net.unix_socket import PathTaken, UnixAddress, check_unix
+from polymq.preshared_keys import KeyFile
 from polymq.servers import (
     GatewayServer,
     MqttTerms,
@@ -28,7 +29,7 @@ from polymq.servers import (
 )
 from polymq.settings import Settings, TlsSettings, is_loopback
 from polymq.tls import HTTP_PROTOCOLS
-from polymq.tls_files import TlsFiles, tls_of
+from polymq.tls_files import ListenerFiles, TlsFiles, source_of
 
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.server import Server
@@ -64,11 +65,18 @@ def listener_tls(settings: Settings, listener: MqttListener) -> TlsSettings:
     )
 
 
-def tls_for(settings: Settings, owner: str) -> TlsSettings:
+def files_of(settings: Settings, listener: MqttListener) -> ListenerFiles:
+    """What a listener has TLS with."""
+    if listener.tls_psk_file:
+        return KeyFile(listener.tls_psk_file, listener.tls_psk_hint)
+    return listener_tls(settings, listener)
+
+
+def tls_for(settings: Settings, owner: str) -> ListenerFiles:
     """The files of the listener that messages name so; empty: those of `[tls]`."""
     for listener in settings.mqtt.listeners:
         if owner and owner_of(listener) == owner:
-            return listener_tls(settings, listener)
+            return files_of(settings, listener)
     return settings.tls
 
 
@@ -77,10 +85,12 @@ def check_listeners_tls(settings: Settings) -> None:
     for listener in settings.mqtt.listeners:
         if not listener.tls:
             continue
-        chosen, owner = listener_tls(settings, listener), owner_of(listener)
-        if tls_of(chosen, owner=owner) is None:
+        chosen, owner = files_of(settings, listener), owner_of(listener)
+        if source_of(chosen, owner=owner) is None:
             text = f"{owner}: there is no certificate: set tls_certificate, or tls.certificate"
             raise Failure(ExitCode.USAGE, text)
+        if isinstance(chosen, KeyFile):
+            continue
         if listener.user_from_certificate and not chosen.client_ca:
             text = f"{owner}: user_from_certificate needs tls_client_ca, or tls.client_ca"
             raise Failure(ExitCode.USAGE, text)
@@ -150,6 +160,7 @@ def make_listener(
         context=context,
         sys_topics=seen,
         client_events=sys_topics and sys_topics.events,
+        control=None if listener.mount_point else sys_topics and sys_topics.control,
         fixed_topic=settings.mqtt.topic or None,
         proxies=Proxies(listener.proxy_networks) if listener.proxy_protocol else None,
         **listener_terms(settings, listener),
@@ -158,7 +169,7 @@ def make_listener(
 
 def listener_terms(settings: Settings, listener: MqttListener) -> MqttTerms:
     """What a reload may change of one listener."""
-    from polymq.gateways.mqtt.identity import proxied_user, user_of
+    from polymq.gateways.mqtt.identity import preshared_user, proxied_user, user_of
     from polymq.gateways.mqtt.rules import Rules
     from polymq.gateways.mqtt.websocket import make_offer
 
@@ -169,6 +180,8 @@ def listener_terms(settings: Settings, listener: MqttListener) -> MqttTerms:
         packet_bytes_max=listener.packet_bytes_max,
     )
     user = user_of(listener.user_from_certificate)
+    if listener.tls_psk_file:
+        user = preshared_user
     rules = Rules(
         levels=frozenset(LEVELS[version] for version in listener.protocol_versions),
         allow_anonymous=listener.allow_anonymous,
@@ -254,7 +267,7 @@ async def open_listeners(
     for listener in settings.mqtt.listeners:
         owner = owner_of(listener)
         protocols = HTTP_PROTOCOLS if listener.type == "websocket" else ()
-        tls = tls_files.source(listener_tls(settings, listener), protocols, owner)
+        tls = tls_files.source(files_of(settings, listener), protocols, owner)
         server = make_listener(settings, listener, engine, context, sys_topics)
         opened(listener.label, server)
         sockets = inherited.take(listener.label)

@@ -129,6 +129,10 @@ class MqttSettings(ListenerSettings):
     """How many messages may wait for one persistent session, over all its subscriptions. Messages
     in flight do not count. A message beyond the limit is lost, although it was acknowledged. 0:
     only the disk limits the number. The default of mosquitto, EMQX and HiveMQ is 1000."""
+    session_queue_bytes_max: Live[Annotated[int, Field(ge=0, le=1 << 48)]] = 0
+    """How many bytes these messages may have, as they are stored: body, properties, and about 150
+    bytes for each. A message beyond the limit is lost in the same way. 0: only the disk limits
+    them. In mosquitto it is `max_queued_bytes`."""
     session_queue_overflow: Literal["drop_oldest", "drop_newest"] = "drop_oldest"
     """Which messages a full session loses: its oldest messages, or those that arrive before its
     client has been sent what waits. The publisher is not notified: MQTT 3.1.1 has no means for
@@ -137,6 +141,11 @@ class MqttSettings(ListenerSettings):
     """The longest keep alive of MQTT 5 clients. One that asks for a longer one or for none is told
     this one in CONNACK, and is closed after one and a half times it without a packet. Clients of
     the older versions cannot be told, so their own keep alive holds. 0: no limit."""
+    receive_max: Fresh[Annotated[int, Field(ge=1, le=65_535)]] = 65_535
+    """How many publishes of QoS 1 and 2 an MQTT 5 client may send before the first of them is
+    acknowledged (Receive Maximum). Clients are told it in CONNACK, and one that sends more is
+    closed with reason code 0x93. A publish of QoS 2 counts until its PUBREL. Clients of the older
+    versions cannot be told, and are not limited."""
     topic_aliases_out_max: Fresh[Annotated[int, Field(ge=0, le=1_000)]] = 10
     """How many topics the server gives a topic alias on one connection, to send the number instead
     of the name. The limit of the client (Topic Alias Maximum) holds as well. 0: none. Only MQTT 5
@@ -213,6 +222,10 @@ class MqttSettings(ListenerSettings):
     addresses and topic filters."""
     client_events_rate_max: Annotated[int, Field(ge=1, le=10_000)] = 100
     """How many of these events are published in a second. The others are left out, and counted."""
+    dynamic_security: bool = False
+    """Whether users with the right `admin` may administrate users, roles and permissions over MQTT,
+    with `mosquitto_ctrl dynsec` and other programs for mosquitto's dynamic security: by what they
+    publish to $CONTROL/dynamic-security/v1. Listeners with a mount point do not have it."""
     rewrite: Fresh[Annotated[list[RewriteSettings], Field(max_length=RULES_MAX)]] = []
     """Rules by which clients publish and subscribe to other topics than they ask for, such as
     {action = "all", source = "old/+/#", destination = "new/$2/$1"}: `$1` is what the first wildcard

@@ -33,6 +33,8 @@ from polymq.tls import names_tls
 _FAR_AWAY: Final = ("192.0.2.1", 9)
 """Of a network that is reserved for documentation: nothing is sent there."""
 _ANY_HOST: Final = frozenset(("0.0.0.0", "::", ""))
+_BESIDE_SECONDS: Final = 5.0
+"""How long a start waits for the name server beside the broker."""
 
 
 class Registration:
@@ -77,6 +79,8 @@ class Registration:
         self._driver = self._make_driver(settings, names_tls(settings))
         self._driver_beside = self._make_driver(settings, None)
         self._tasks: list[asyncio.Task[object]] = []
+        self._answered = asyncio.Event()
+        """The name server beside has accepted this broker, or has not."""
 
     def _make_driver(self, settings: Settings, tls: ssl.SSLContext | None) -> AsyncioDriver:
         return AsyncioDriver(
@@ -85,14 +89,21 @@ class Registration:
             credentials=names_credentials(settings),
         )
 
-    def start(self) -> None:
-        """Register from now on."""
+    async def start(self) -> None:
+        """Register from now on.
+
+        Returns when the name server beside has answered, so that a client that comes once the
+        server is ready gets routes. The other name servers may be away, and are not waited for.
+        """
         self._engine.topics.on_change = self.registrar.topics_changed
         loop = asyncio.get_running_loop()
         for server, driver in self._drivers():
             task = loop.create_task(driver.run(self.registrar.keep_registered(server)))
             task.add_done_callback(_tell_bug)
             self._tasks.append(task)
+        if self._beside:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), _BESIDE_SECONDS)
 
     def _drivers(self) -> list[tuple[Address, AsyncioDriver]]:
         """Every name server, and what speaks to it."""
@@ -135,6 +146,8 @@ class Registration:
             )
 
     def _tell(self, server: Address, state: ServerState) -> None:
+        if server in self._beside:
+            self._answered.set()
         log, identity = logger("polymq"), self.registrar.identity
         if state.registered:
             log.info(

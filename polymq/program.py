@@ -12,12 +12,15 @@ import click
 
 from polymq.cli import polymq
 from polymq.errors import ExitCode, Failure
-from polymq.terminal import printable
+from polymq.terminal import leave_quietly, printable
 
 _NO_DESCRIPTORS: Final = (
     "this process, or the system, may not open more files: raise the limit (ulimit -n, LimitNOFILE="
     " of a systemd unit, --ulimit nofile= of a container)"
 )
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Of the file that a command's output goes to."""
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -41,6 +44,9 @@ def run(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             return complain(_NO_DESCRIPTORS, ExitCode.FAILED)
+        if error.errno in _NO_ROOM and error.filename is None:  # what has a name is a file of ours
+            leave_quietly()
+            return complain(f"the output cannot be written: {error.strerror}", ExitCode.FAILED)
         return _bug()
     except ImportError as error:
         reason = why_no_kernels(error)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from polymq.acknowledging import Acknowledging, is_stored
 from polymq.broker.engine import Engine
-from polymq.broker.errors import StorageFailed
+from polymq.broker.errors import StorageFailed, UnknownChange
 from polymq.broker.following.divergence import Divergence
 from polymq.core_log.acknowledged import ACKNOWLEDGED_NAME
 from polymq.core_log.epochs import term_of
@@ -47,6 +47,7 @@ from polymq.replication_memory import (
 )
 from polymq.replication_settings import address_of, connecting_tls, identity_of, new_nonce
 from polymq.settings import Settings
+from polymq.store_opening import code_of
 from polymq.tls_files import TlsFiles
 
 SAVE_SECONDS: Final = 1.0
@@ -335,6 +336,7 @@ class Replication:
             host=host,
             port=port,
             cut=self._lacks,
+            refused=self._cannot_follow,
             joined=self._joined,
             tls=connecting_tls(self._settings),
             new_nonce=new_nonce,
@@ -351,6 +353,18 @@ class Replication:
                 self._acknowledging.follow()
         except OSError as error:
             raise StoreRefused(f"{ACKNOWLEDGED_NAME}: {error.strerror}") from error
+
+    def _cannot_follow(self, error: StoreRefused) -> None:
+        """The master sent what this version cannot take: the process ends as a start with this log
+        would."""
+        master = self._chosen.master
+        what = error.what if isinstance(error, UnknownChange) else str(error)
+        text = (
+            f"this slave cannot follow its master {master} any more: a newer version of PolyMQ runs"
+            f" there, and wrote {what}, which this version does not know. Upgrade this broker"
+        )
+        if not self.ended.done():
+            self.ended.set_exception(Failure(code_of(error), text))
 
     def _lacks(self, position: int, epoch: int) -> None:
         """The master has this log up to a position only. Its term is noted: should this broker be

@@ -252,7 +252,7 @@ async def _run(
         if stop.is_set():
             manager.stopping()
             log.info("stopping", drain_seconds=node.settings.server.drain_seconds)
-        else:
+        elif ended.exception() is None:
             manager.status("changing the role")
         for file in files:
             file.unlink(missing_ok=True)
@@ -262,7 +262,8 @@ async def _run(
         await node.stop()
     if node.failure is not None:
         raise Failure(ExitCode.DISK_FAILED, f"the log failed while it ran: {node.failure}")
-    return ports, None if stop.is_set() or not ended.done() else ended.result()
+    turn = ended.result() if ended.done() else None  # raises why it cannot go on
+    return ports, None if stop.is_set() else turn
 
 
 async def _start(node: Node, stopped: asyncio.Future[Any]) -> Ports | None:

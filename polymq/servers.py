@@ -99,6 +99,7 @@ def make_mqtt(
         fixed_topic=settings.mqtt.topic or None,
         sys_topics=sys_topics and sys_topics.whole,
         client_events=sys_topics and sys_topics.events,
+        control=sys_topics and sys_topics.control,
         **mqtt_terms(settings),
     )
 
@@ -118,6 +119,7 @@ def make_mqtt_websocket(
         fixed_topic=settings.mqtt.topic or None,
         sys_topics=sys_topics and sys_topics.whole,
         client_events=sys_topics and sys_topics.events,
+        control=sys_topics and sys_topics.control,
         **mqtt_terms(settings, websocket=True),
     )
 
@@ -183,6 +185,7 @@ def mqtt_limits(
         connections_max=connections_max or chosen.connections_max,
         connection_rate_max=connection_rate_max,
         inflight_max=chosen.inflight_max,
+        receive_max=chosen.receive_max,
         topic_levels_max=chosen.topic_levels_max,
         packet_bytes_max=min(packet_bytes_max or largest, largest),
         names_publishers=chosen.shared_subscription_strategy == "hash_client",

@@ -4,7 +4,7 @@ on."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -12,6 +12,7 @@ from polymq.broker.messages.readers import Reading
 from polymq.broker.queues.inspection import Need, NeedRecord
 
 Result = TypeVar("Result")
+Entry = TypeVar("Entry")
 
 RECORD_BYTES: Final = 4_096
 """Of a record that a step needs: more of it is looked at only where it has more."""
@@ -44,6 +45,11 @@ async def in_steps(steps: Generator[Any, Any, Result], reading: Reading | None =
         elif perf_counter() - begin > SLICE_SECONDS:
             await asyncio.sleep(0)
             begin = perf_counter()
+
+
+def stretches(entries: Sequence[Entry], step: int) -> Iterator[Sequence[Entry]]:
+    """The entries, at most so many at a time."""
+    return (entries[first : first + step] for first in range(0, len(entries), step))
 
 
 async def _entries(reading: Reading, need: Need) -> bytes | None:

@@ -12,6 +12,7 @@ from polymq.core_log.cut_copy import list_cuts
 from polymq.core_log.files import RealFiles
 from polymq.core_log.store import Store
 from polymq.metrics.registry import Probe, counter, gauge
+from polymq.terminal import size
 
 
 def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def store_value(engine: Engine, store: Store, cut_directory: str) -> dict[str, A
         "disk_bytes": disk.size_bytes,
         "reserve_bytes": disk.reserve_bytes,
         "early_bytes": disk.early_bytes,
+        "ballast_bytes": max(store.ballast.held_bytes, 0),
         "start": log.start,
         "end": log.appended,
         "segments": len(segments),
@@ -108,16 +110,6 @@ def _holder(held: Mapping[str, str]) -> str:
     }.get(held["kind"], f"{held['kind']} {name}")
 
 
-def size(count: int) -> str:
-    """A number of bytes with a fitting unit."""
-    amount = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024:
-            return f"{amount:,.0f} {unit}" if unit == "bytes" else f"{amount:,.1f} {unit}"
-        amount /= 1024
-    return f"{amount:,.1f} TiB"
-
-
 def store_probes(engine: Engine, store: Store) -> list[Probe]:
     """The same as metrics."""
     core, retention, log = engine.core, engine.retention, store.log
@@ -139,6 +131,10 @@ def store_probes(engine: Engine, store: Store) -> list[Probe]:
         "polymq_disk_reserve_bytes": (
             "Free space below which publishers are refused.",
             lambda: core.disk.reserve_bytes,
+        ),
+        "polymq_disk_ballast_bytes": (
+            "Room that is set aside for saving and deleting when the disk is full.",
+            lambda: max(store.ballast.held_bytes, 0),
         ),
         "polymq_disk_full": (
             "1 while the disk is full or nearly full, and publishers are refused.",

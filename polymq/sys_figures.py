@@ -21,6 +21,7 @@ from polymq.settings import Settings
 
 if TYPE_CHECKING:
     from polymq.gateways.mqtt.client_events import ClientEvents
+    from polymq.gateways.mqtt.control import Administrator, ControlTopics
     from polymq.gateways.mqtt.sys_figures import Figures
     from polymq.gateways.mqtt.sys_topics import SysTopics
     from polymq.gateways.mqtt.sys_values import SysValues
@@ -38,12 +39,14 @@ class ServerTopics(NamedTuple):
         whole: for all others.
         events: told what clients do; None: there are no such topics.
         values: the figures; None: there are none.
+        control: by which `whole` administrates the server; None: nobody does.
     """
 
     everywhere: SysTopics
     whole: SysTopics
     events: ClientEvents | None
     values: SysValues | None
+    control: ControlTopics | None
 
 
 def make_sys_topics(
@@ -54,14 +57,17 @@ def make_sys_topics(
     *,
     servers: Callable[[], Iterable[object]],
     bridges: Callable[[], Mapping[str, bool]] = dict,
+    administrator: Administrator | None = None,
 ) -> ServerTopics:
     """These topics, one for all MQTT listeners.
 
     Args:
         servers: the MQTT servers that are made.
         bridges: by name, whether each is connected.
+        administrator: carries out what is asked for by `$CONTROL`; None: nobody does.
     """
     from polymq.gateways.mqtt.client_events import ClientEvents
+    from polymq.gateways.mqtt.control import ControlTopics
     from polymq.gateways.mqtt.sys_topics import SysPart, SysTopics
     from polymq.gateways.mqtt.sys_values import SysValues
 
@@ -82,10 +88,12 @@ def make_sys_topics(
             bridges=bridges,
         )
         parts.append(values)
+    control = None if administrator is None else ControlTopics(administrator)
     everywhere = whole = SysTopics(parts)
-    if events is not None:
-        whole = SysTopics([*parts, events])
-    return ServerTopics(everywhere, whole, events, values)
+    beside: list[SysPart] = [part for part in (events, control) if part is not None]
+    if beside:
+        whole = SysTopics([*parts, *beside])
+    return ServerTopics(everywhere, whole, events, values, control)
 
 
 def figures(

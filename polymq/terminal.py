@@ -7,6 +7,7 @@ So everything that commands print, and values in logs for people, pass through `
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -54,3 +55,18 @@ def confirm(question: str) -> None:
         raise Failure(ExitCode.USAGE, "standard input ended without an answer: use --yes")
     if answer.strip().lower() not in ("y", "yes"):
         raise click.Abort
+
+
+def size(count: int) -> str:
+    """A number of bytes with a fitting unit."""
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:,.0f} {unit}" if unit == "bytes" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} TiB"
+
+
+def leave_quietly() -> None:
+    """Nobody reads the output any more: write nothing, at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -151,11 +151,11 @@ def check_private(settings: TlsSettings) -> None:
     A key of root's may be readable for a group, in which the server's user is: so systems hand keys
     to servers.
     """
-    if _others_read(settings.key):
+    if others_read(settings.key):
         text = f"tls.key: {settings.key} can be read by others: chmod 600 {settings.key}"
         raise Failure(ExitCode.USAGE, text)
     own = settings.certificate
-    if _others_read(own) and b"PRIVATE KEY-----" in Path(own).read_bytes():
+    if others_read(own) and b"PRIVATE KEY-----" in Path(own).read_bytes():
         text = (
             f"tls.certificate: {own} holds a private key and can be read by others: chmod 600 "
             f"{own}, or keep only certificates in it"
@@ -163,7 +163,8 @@ def check_private(settings: TlsSettings) -> None:
         raise Failure(ExitCode.USAGE, text)
 
 
-def _others_read(path: str) -> bool:
+def others_read(path: str) -> bool:
+    """Whether others than its owner, and a group of root's, can read a file. Raises OSError."""
     found = Path(path).stat()
     return bool(found.st_mode & (0o037 if found.st_uid == 0 else 0o077))
 

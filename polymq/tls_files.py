@@ -25,28 +25,44 @@ from datetime import UTC, datetime
 from polymq.errors import Failure
 from polymq.logs import logger
 from polymq.metrics.registry import Probe, counter
-from polymq.net.tls_source import TlsSource
+from polymq.net.tls_source import TlsSource, fixed
+from polymq.preshared_keys import KeyFile, make_preshared
 from polymq.settings import TlsSettings
 from polymq.tls import make_tls, warn_of_dates
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file its number, size and time of change; None: it is not there."""
-SettingsOf = Callable[[str], TlsSettings]
+ListenerFiles = TlsSettings | KeyFile
+"""What a listener has TLS with: a certificate, or pre-shared keys."""
+SettingsOf = Callable[[str], ListenerFiles]
 """The settings of a listener, by its owner (`TlsFiles.source`)."""
 
 
 @dataclass(slots=True)
 class _Renewed:
-    """The context of one listener, and what it is made from."""
+    """The contexts of one listener, and what they are made from."""
 
-    settings: TlsSettings
+    settings: ListenerFiles
     protocols: tuple[str, ...]
     owner: str
-    context: ssl.SSLContext
+    make: TlsSource
 
     def current(self) -> ssl.SSLContext:
         """See `TlsSource`."""
-        return self.context
+        return self.make()
+
+
+def source_of(
+    settings: ListenerFiles, protocols: tuple[str, ...] = (), owner: str = ""
+) -> TlsSource | None:
+    """Where a listener has the contexts of new connections from, as the files are now. As
+    `tls_of`."""
+    if not isinstance(settings, KeyFile):
+        return fixed(tls_of(settings, protocols, owner))
+    try:
+        return make_preshared(settings)
+    except Failure as failure:
+        raise Failure(failure.code, f"{owner}: {failure}") from failure
 
 
 def tls_of(
@@ -80,13 +96,13 @@ class TlsFiles:
         self._results = {"renewed": 0, "failed": 0}
 
     def source(
-        self, settings: TlsSettings, protocols: tuple[str, ...] = (), owner: str = ""
+        self, settings: ListenerFiles, protocols: tuple[str, ...] = (), owner: str = ""
     ) -> TlsSource | None:
         """The TLS of a listener; None if there is no certificate. Raises Failure."""
-        context = tls_of(settings, protocols, owner)
-        if context is None:
+        make = source_of(settings, protocols, owner)
+        if make is None:
             return None
-        made = _Renewed(settings, protocols, owner, context)
+        made = _Renewed(settings, protocols, owner, make)
         self._renewed.append(made)
         return made.current
 
@@ -114,11 +130,12 @@ class TlsFiles:
         if settings_of is None:
             self._stamp = stamp
         made = [
-            tls_of(settings, each.protocols, each.owner)
+            source_of(settings, each.protocols, each.owner)
             for each, settings in zip(self._renewed, chosen, strict=True)
         ]
         log = logger("polymq")
-        for settings in {one.certificate: one for one in chosen}.values():
+        certified = [one for one in chosen if not isinstance(one, KeyFile)]
+        for settings in {one.certificate: one for one in certified}.values():
             warn_of_dates(settings, datetime.now(UTC), log.warning)
 
         def apply() -> None:
@@ -127,9 +144,9 @@ class TlsFiles:
             self._count += 1
             self._results["renewed"] += 1
             self._stamp = self._seen = stamp
-            for each, settings, context in zip(self._renewed, chosen, made, strict=True):
-                assert context is not None, "there is a certificate"
-                each.settings, each.context = settings, context
+            for each, files, make in zip(self._renewed, chosen, made, strict=True):
+                assert make is not None, "there is a certificate"
+                each.settings, each.make = files, make
             log.info("TLS files were read again: new connections use them", files=len(stamp))
 
         return apply
@@ -202,12 +219,14 @@ class TlsWatch:
                     apply()
 
 
-def _look(settings: Iterable[TlsSettings]) -> Stamp:
+def _look(settings: Iterable[ListenerFiles]) -> Stamp:
     names = {name for one in settings for name in _files_of(one)}
     return tuple(_stamp_of(name) for name in sorted(names))
 
 
-def _files_of(settings: TlsSettings) -> Sequence[str]:
+def _files_of(settings: ListenerFiles) -> Sequence[str]:
+    if isinstance(settings, KeyFile):
+        return [settings.path]
     named = (settings.certificate, settings.key, settings.client_ca, settings.crl)
     return [name for name in named if name]
 

@@ -103,11 +103,14 @@ class Upkeep:
                 tell("disk", state=state.value, free_bytes=disk.free_bytes, reason=disk.reason)
             excess = self._engine.retention.excess_bytes
             if (disk.wanted_bytes or excess) and loop.time() >= due:
+                await self._lend_ballast()
                 await asyncio.shield(self.save())
                 if not await asyncio.shield(self.tidy(disk.wanted_bytes)):
                     due = (
                         loop.time() + self._tidy_seconds
                     )  # nothing can go: do not ask all the time
+                if self._store.ballast.is_lent:
+                    await self._see_to_ballast()  # before anybody sees its room as free
             await asyncio.sleep(self._disk_seconds)
 
     async def measure_disk(self) -> None:
@@ -120,9 +123,40 @@ class Upkeep:
             if disk.wanted_bytes and await self._watchers.run(self._store.drop_spares):
                 disk.measured(*await self._watchers.run(self._store.space))
             self._worked("free space")
+            await self._see_to_ballast()
         except (OSError, StoreError) as error:
             self._failed("free space", error)
         self._look_for_shortages()
+
+    async def _see_to_ballast(self) -> None:
+        """Set room aside for a full disk, or take back what was lent."""
+        engine, store = self._engine, self._store
+        try:
+            await self._watchers.run(
+                lambda: store.ballast.see_to(engine.state_bytes(), *store.space())
+            )
+            self._worked("ballast")
+        except OSError as error:
+            self._failed("ballast", error)
+
+    async def _lend_ballast(self) -> None:
+        """Give room to the saving that is about to begin, if the disk has none for it."""
+        engine, ballast = self._engine, self._store.ballast
+        free_bytes = engine.core.disk.free_bytes
+
+        def lend() -> int:
+            is_needed = free_bytes < ballast.needed(engine.state_bytes())
+            return ballast.lend() if is_needed and ballast.held_bytes > 0 else 0
+
+        try:
+            lent = await self._watchers.run(lend)
+        except OSError as error:
+            self._failed("ballast", error)
+            return
+        if lent:
+            logger("polymq.upkeep").info(
+                "no room is left to save the state: gave up the ballast", bytes=lent
+            )
 
     @property
     def short_count(self) -> int:
@@ -259,7 +293,8 @@ class Upkeep:
         await self._flushed.wait()
 
     def _log_failed(self) -> bool:
-        return self._engine.core.failure is not None
+        core = self._engine.core
+        return core.failure is not None or core.unknown is not None
 
     def _failed(self, what: str, error: Exception) -> None:
         """Count it, and say it once: it is tried again until it works."""

@@ -140,14 +140,6 @@ class CommitFields(Fields, frozen=True, kw_only=True, rename="camel"):
     commit_offset: Long
 
 
-class SearchFields(Fields, frozen=True, kw_only=True, rename="camel"):
-    """29 SEARCH_OFFSET_BY_TIMESTAMP."""
-
-    topic: str
-    queue_id: Int
-    timestamp: Long
-
-
 class SendBackFields(Fields, frozen=True, kw_only=True, rename="camel"):
     """36 CONSUMER_SEND_MSG_BACK.
 

@@ -30,6 +30,7 @@ from polymq.remoting.headers import (
     PullFields,
     QueueFields,
     RouteAnswer,
+    SearchFields,
     TopicFields,
     read_fields,
     write_fields,
@@ -179,6 +180,13 @@ class ClientCore:
         high = yield from self._ask_broker(topic, broker, RequestCode.GET_MAX_OFFSET, question)
         first, end = read_fields(OffsetAnswer, low.fields), read_fields(OffsetAnswer, high.fields)
         return QueueBounds(first=first.offset, end=end.offset, incarnation=end.incarnation)
+
+    def offset_at(self, topic: str, broker: str, queue_id: int, time_ms: int) -> Steps[int]:
+        """The first offset whose message was stored at a time (milliseconds since the epoch) or
+        later; the queue's end if there is none."""
+        question = SearchFields(topic=topic, user_topic=topic, queue_id=queue_id, timestamp=time_ms)
+        answer = yield from self._ask_broker(topic, broker, RequestCode.SEARCH_OFFSET, question)
+        return read_fields(OffsetAnswer, answer.fields).offset
 
     def pull(
         self,

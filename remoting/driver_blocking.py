@@ -241,7 +241,8 @@ class PollingConsumer:
 
 
 class BlockingClient:
-    """A client whose operations (`topics`, `route`, `bounds`, `pull`) wait for their results.
+    """A client whose operations (`topics`, `route`, `bounds`, `offset_at`, `pull`) wait for their
+    results.
 
     Args:
         addresses: of brokers or name servers, `host:port`.
@@ -273,6 +274,7 @@ class BlockingClient:
         self.topics = self._waiting(core.topics)
         self.route = self._waiting(core.route)
         self.bounds = self._waiting(core.bounds)
+        self.offset_at = self._waiting(core.offset_at)
         self.pull = self._waiting(core.pull)
 
     def _waiting(self, operation: Callable[P, Steps[T]]) -> Callable[P, T]:

@@ -17,7 +17,6 @@ from polymq.remoting.broker_fields import (
     CommitFields,
     GroupFields,
     GroupOffsetFields,
-    SearchFields,
     SendBackFields,
 )
 from polymq.remoting.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
@@ -36,6 +35,7 @@ from polymq.remoting.headers import (
     OffsetAnswer,
     PullFields,
     QueueFields,
+    SearchFields,
     read_fields,
     write_fields,
 )

@@ -97,8 +97,17 @@ class QueueFields(Fields, frozen=True, kw_only=True):
     user_topic: str | None = None
 
 
+class SearchFields(Fields, frozen=True, kw_only=True):
+    """29 SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    topic: str
+    queue_id: Int
+    timestamp: Long
+    user_topic: str | None = None
+
+
 class OffsetAnswer(Fields, frozen=True, kw_only=True):
-    """What 30 and 31 are answered with."""
+    """What 29, 30 and 31 are answered with."""
 
     offset: Long
     incarnation: Long | None = None

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from polymq.core_log.errors import StoreError
+from polymq.core_log.errors import StoreError, StoreRefused
 from polymq.core_log.store import Store
 from polymq.net.connection import Context, SocketConnection
 from polymq.replication.extent import extent_of
@@ -45,7 +45,7 @@ class Copy(Protocol):
         """The master's points, as it told them last."""
 
     def take(self, data: bytes) -> None:
-        """The next bytes. Raises StoreError."""
+        """The next bytes. Raises StoreError; StoreRefused: no later bytes can be taken, either."""
 
     def committed(self, flushed: int, in_sync: int) -> None:
         """The master's points."""
@@ -66,6 +66,7 @@ class MasterLink:
         tls: with what to connect; None for a plain connection.
         cut: told where the log has to be cut before it can follow, and the master's epoch. The link
             comes again meanwhile.
+        refused: told why this broker cannot follow at all, once; nothing is tried again then.
         joined: called before the master is told of anything that it sent. Raises StoreError.
         new_nonce: random hexadecimal digits.
         process: random, the same as long as this process lives.
@@ -86,6 +87,7 @@ class MasterLink:
         host: str,
         port: int,
         cut: Callable[[int, int], None],
+        refused: Callable[[StoreRefused], None],
         joined: Callable[[], None] = lambda: None,
         new_nonce: Callable[[], str],
         process: str = "",
@@ -106,6 +108,8 @@ class MasterLink:
         self._address = host, port
         self._tls = tls
         self._cut = cut
+        self._refused = refused
+        self._is_refused = False
         self._joined = joined
         self._new_nonce = new_nonce
         self._process = process
@@ -146,7 +150,7 @@ class MasterLink:
 
     async def _run(self) -> None:
         pause = RETRY_SECONDS_FIRST
-        while True:
+        while not self._is_refused:
             host, port = self._address
             ended: asyncio.Future[str] = self.context.loop.create_future()
             try:
@@ -190,8 +194,8 @@ class MasterLink:
         )
 
     def tell(self, text: str) -> None:
-        """Say why there is no connection, once."""
-        if text != self._last_report:
+        """Say why there is no connection, once, unless somebody was told that there is no more."""
+        if text != self._last_report and not self._is_refused:
             self._last_report = text
             log.warning("%s; trying again", text)
 
@@ -202,6 +206,12 @@ class MasterLink:
         self.has_followed = True
         host, port = self._address
         log.info("following the master %s:%d from %d on", host, port, self.copy.wanted)
+
+    def refuse(self, error: StoreRefused) -> None:
+        """What came can never be taken."""
+        if not self._is_refused:
+            self._is_refused = True
+            self._refused(error)
 
     def cut(self, position: int, epoch: int) -> None:
         """The log has to be cut."""
@@ -259,7 +269,12 @@ class MasterConnection(SocketConnection):
                 if event.position != link.copy.wanted:
                     self._close(f"the master sent {event.position}, not {link.copy.wanted}")
                     return
-                link.copy.take(event.data)
+                try:
+                    link.copy.take(event.data)
+                except StoreRefused as error:
+                    link.refuse(error)
+                    self._close(str(error))
+                    return
             link.end = max(link.end, event.flushed, link.copy.wanted)
             link.copy.committed(event.flushed, event.in_sync)
             link.copy.released(event.log_start, event.flushed)

@@ -93,18 +93,18 @@ _ENDINGS: Final = (b"\x02PMQ_Q\x01", b"\x02PMQ_B\x01", b"\x02__CRC32#\x01")
 _STARTS: Final = tuple(ending[1:] for ending in _ENDINGS)
 
 
-def table_schema(*, with_range: bool = False) -> pa.Schema:
+def table_schema(*, with_range: bool = False, with_headers: bool = True) -> pa.Schema:
     """The columns, in order, as Arrow has them."""
-    schema = pa.schema(_FIELDS)
+    schema = pa.schema([field for field in _FIELDS if with_headers or field.name != "headers"])
     return schema.append(pa.field(RANGE_COLUMN, _TEXT)) if with_range else schema
 
 
-def envelope_schema(*, with_range: bool = False) -> StructType:
+def envelope_schema(*, with_range: bool = False, with_headers: bool = True) -> StructType:
     """The same as Spark has them."""
     # Imported here: pyspark is an extra, and everything else of this module goes without it.
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
-    return from_arrow_schema(table_schema(with_range=with_range))
+    return from_arrow_schema(table_schema(with_range=with_range, with_headers=with_headers))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

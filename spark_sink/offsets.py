@@ -20,6 +20,10 @@ Rules:
   before our position lost what it had confirmed: always an error.
 * Where the query goes on without what was lost, the next batch moves the position of a deleted
   queue over it, and reads no other generation of that topic. So `plan` reports every loss.
+* A range is read by several tasks, in *pieces* of so many messages from where the batch begins in
+  the queue (`split`). How many that are is logged with the end of the batch (`task_rows`), so a
+  replay has the same pieces, whatever the options say by then. Batches that were logged without it
+  are not cut.
 * `AvailableNow` reads up to a target that is fixed once. What came later waits: messages, queues,
   and topics that were created again.
 """
@@ -41,6 +45,9 @@ _FORMAT: Final = 2
 _FORMER_FORMAT: Final = 1
 _LISTED_MAX: Final = 10
 """Entries of an error text; a thousand queues would make it unreadable."""
+TASK_ROWS: Final = 262_144
+"""Messages that a task reads at most, if the options say nothing: several tasks for one hot queue,
+and files of some 30 MB for messages of 100 bytes."""
 GONE_QUEUES_MAX: Final = 10_000
 """Positions kept of queues that are gone while their broker is there: deleted, unless the broker
 was just coming or going. Beyond it, those of the oldest topics are forgotten."""
@@ -90,6 +97,8 @@ class Positions:
         origin: where the first batch began, in the end of the first batch only.
         initial: these are the start of a query, not the end of a batch.
         former: made by the first version of the sink (see the module `former`).
+        task_rows: how many messages a task of the batch that ends here reads, at most; None: a
+            queue is one task.
     """
 
     offsets: Mapping[Queue, int]
@@ -98,6 +107,7 @@ class Positions:
     origin: Mapping[Queue, int] | None = None
     initial: bool = False
     former: bool = False
+    task_rows: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As Spark keeps it, always in the current format. Equal positions give equal documents."""
@@ -112,6 +122,8 @@ class Positions:
             document["origin"] = _by_text(self.origin)
         if self.initial:
             document["initial"] = True
+        if self.task_rows is not None:
+            document["taskRows"] = self.task_rows
         return document
 
     @classmethod
@@ -131,6 +143,7 @@ class Positions:
             origin=None if origin is None else _by_queue(origin, is_former),
             initial=document.get("initial", False),
             former=is_former,
+            task_rows=document.get("taskRows"),
         )
 
     def incarnation_of(self, queue: Queue, default: int | None) -> int | None:
@@ -181,21 +194,32 @@ class Range:
 # --- where to begin ---------------------------------------------------------------------------
 
 
-def starting_positions(option: str, snapshot: Snapshot) -> Positions:
+def starting_positions(
+    option: str, snapshot: Snapshot, at_time: Mapping[Queue, int] | None = None
+) -> Positions:
     """The initial position of a query, from its option `startingOffsets`.
 
     Args:
+        at_time: offsets that count instead, for queues for which a time was given.
         option: `earliest`, `latest`, or JSON: topic to queue id to offset, where -1 stands for
             latest and -2 for earliest; queues that it does not name begin at the earliest. With
             several broker groups a level of broker names stands between topic and queue id.
     """
     offsets = _resolve(option, snapshot, default=EARLIEST, name="startingOffsets")
+    offsets |= at_time or {}
     return Positions(offsets=offsets, incarnations=_incarnations(snapshot), initial=True)
 
 
-def ending_positions(option: str, snapshot: Snapshot) -> Positions:
-    """Where a batch query ends, from its option `endingOffsets`; unnamed queues at the latest."""
+def ending_positions(
+    option: str, snapshot: Snapshot, at_time: Mapping[Queue, int] | None = None
+) -> Positions:
+    """Where a batch query ends, from its option `endingOffsets`; unnamed queues at the latest.
+
+    Args:
+        at_time: offsets that count instead, for queues for which a time was given.
+    """
     offsets = _resolve(option, snapshot, default=LATEST, name="endingOffsets")
+    offsets |= at_time or {}
     return Positions(offsets=offsets, incarnations=_incarnations(snapshot))
 
 
@@ -229,12 +253,40 @@ def _resolve(option: str, snapshot: Snapshot, *, default: int, name: str) -> dic
     return resolved
 
 
+def times_of(text: str, snapshot: Snapshot, name: str) -> dict[Queue, int]:
+    """Which queues have which time, in milliseconds since the epoch.
+
+    Args:
+        text: a number for all queues, or JSON as for `startingOffsets`, with times for offsets.
+        name: of the option.
+    """
+    if text.strip().isdecimal():
+        return dict.fromkeys(snapshot, int(text))
+    times = _parse_offsets(text, snapshot, name)
+    if any(time_ms < 0 for time_ms in times.values()):
+        raise BadOption(f"{name}: times are milliseconds since 1970, and not negative")
+    return times
+
+
+def check_found(
+    found: Mapping[Queue, int], times: Mapping[Queue, int], snapshot: Snapshot, name: str
+) -> None:
+    """Raise BadOption if a queue has no message of its time or later."""
+    for queue, offset in sorted(found.items()):
+        if offset >= snapshot[queue].end:
+            raise BadOption(
+                f"{name}: queue {queue} has no message that was stored at {times[queue]} or later; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end of such queues"
+            )
+
+
 def _parse_offsets(text: str, snapshot: Snapshot, name: str) -> dict[Queue, int]:
     try:
         document = json.loads(text)
         flat = list(_flatten(document))
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadOption(f"{name}: write earliest, latest or JSON, not {text[:100]!r}") from error
+        words = "earliest, latest" if name[-7:] == "Offsets" else "milliseconds since 1970"
+        raise BadOption(f"{name}: write {words} or JSON, not {text[:100]!r}") from error
     offsets = {}
     for topic, broker, queue_id, offset in flat:
         brokers = {queue.broker for queue in snapshot if queue.topic == topic}
@@ -260,6 +312,38 @@ def _flatten(document: Mapping[str, Any]) -> Iterable[tuple[str, str | None, int
                     yield topic, key, int(queue_id), int(offset)
 
 
+def count_between(start: Positions, end: Positions) -> int:
+    """Messages of the batch between two positions."""
+    return sum(stop - begin for begin, stop in moved(start, end).values())
+
+
+# --- into how many tasks -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """How a batch is cut into tasks.
+
+    Attributes:
+        rows_max: messages that a task reads at most; None: a queue is one task.
+        count_min: tasks that there are at least, if there are as many messages.
+    """
+
+    rows_max: int | None = TASK_ROWS
+    count_min: int | None = None
+
+    def rows(self, total: int) -> int | None:
+        """How many messages a task of a batch with so many reads at most; None: any number."""
+        if self.count_min is None:
+            return self.rows_max
+        # Rounded down: the queues' last pieces are smaller, so there may be some tasks more.
+        most = max(1, total // self.count_min)
+        return most if self.rows_max is None else min(most, self.rows_max)
+
+
+WHOLE_QUEUES: Final = Tasks(rows_max=None)
+
+
 # --- how far to go ----------------------------------------------------------------------------
 
 
@@ -273,20 +357,22 @@ def next_positions(
     snapshot: Snapshot,
     *,
     brokers: Container[str],
-    wants: Callable[[str], bool],
+    wants: Callable[[str, int], bool],
     rows_max: int | None,
     target: Snapshot | None,
     fail_on_data_loss: bool,
+    tasks: Tasks = WHOLE_QUEUES,
 ) -> Positions:
     """The end of the next batch; `start` itself if there is nothing to read.
 
     Args:
         brokers: those that were there while the snapshot was taken.
-        wants: whether the query reads a topic. Positions in others are kept as they are, in case
-            they are wanted again.
+        wants: whether the query reads a queue, by its topic and number. Positions in others are
+            kept as they are, in case they are wanted again.
         rows_max: about how many messages; queues share it in proportion to what they have, and
             each that has any gets at least one, so that none starves.
         target: go no further than the ends of this, and leave other queues alone.
+        tasks: how the batch is cut into tasks.
 
     Raises:
         DataLoss: see the rules above.
@@ -325,6 +411,7 @@ def next_positions(
         unread={queue: end for queue, end in seen.items() if offsets.get(queue, end) < end},
         # Even if there is nothing yet: from here on, the checkpoint knows where the query began.
         origin=known if start.initial else None,
+        task_rows=tasks.rows(sum(shares.values())),
     )
     reached = _without_oldest_gone(reached, snapshot, brokers, wants)
     unchanged = reached.offsets == start.offsets and reached.incarnations == start.incarnations
@@ -335,7 +422,7 @@ def _deleted_unread(
     start: Positions,
     snapshot: Snapshot,
     brokers: Container[str],
-    wants: Callable[[str], bool],
+    wants: Callable[[str, int], bool],
     target: Snapshot | None,
 ) -> dict[Queue, int]:
     """Where queues ended that were deleted before they were read to there, as far as we saw."""
@@ -343,7 +430,7 @@ def _deleted_unread(
     for queue, offset in start.offsets.items():
         was = Bounds(first=0, end=offset, incarnation=start.incarnation_of(queue, None))
         now = snapshot.get(queue)
-        if not wants(queue.topic) or _is_same(now, was):
+        if not wants(queue.topic, queue.queue_id) or _is_same(now, was):
             continue
         if now is None and queue.broker not in brokers:
             continue
@@ -377,7 +464,7 @@ def _without_oldest_gone(
     reached: Positions,
     snapshot: Snapshot,
     brokers: Container[str],
-    wants: Callable[[str], bool],
+    wants: Callable[[str, int], bool],
 ) -> Positions:
     """Forget positions beyond GONE_QUEUES_MAX, oldest topics first."""
     if len(reached.offsets) - len(snapshot) <= GONE_QUEUES_MAX:
@@ -385,7 +472,7 @@ def _without_oldest_gone(
     gone = [
         queue
         for queue in sorted(reached.offsets)
-        if queue not in snapshot and queue.broker in brokers and wants(queue.topic)
+        if queue not in snapshot and queue.broker in brokers and wants(queue.topic, queue.queue_id)
     ]
     gone.sort(key=lambda queue: reached.incarnation_of(queue, None) or 0)
     forgotten = set(gone[: max(0, len(gone) - GONE_QUEUES_MAX)])
@@ -515,18 +602,14 @@ def _listed(losses: list[str]) -> str:
 
 
 def split(ranges: Iterable[Range], rows_max: int | None) -> list[Range]:
-    """Cut ranges into pieces of at most `rows_max`, for batch queries of big queues."""
+    """Cut ranges into pieces of at most `rows_max`, counted from where they were planned to begin:
+    what retention has taken since moves no piece."""
     if rows_max is None:
         return list(ranges)
     pieces = []
     for whole in ranges:
-        for first in range(whole.first, whole.end, rows_max):
-            pieces.append(
-                replace(
-                    whole,
-                    first=first,
-                    end=min(first + rows_max, whole.end),
-                    planned_first=whole.planned_first if first == whole.first else first,
-                )
-            )
+        for planned in range(whole.planned_first, whole.end, rows_max):
+            first, end = max(planned, whole.first), min(planned + rows_max, whole.end)
+            if first < end:
+                pieces.append(replace(whole, first=first, end=end, planned_first=planned))
     return pieces

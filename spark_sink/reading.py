@@ -87,7 +87,12 @@ def look(client: BlockingClient, selection: Selection) -> Seen:
         names = list_topics(client) if selection.topics is None else sorted(selection.topics)
         for topic in filter(selection.wants, names):
             found = _topic_snapshot(client, topic)
-            snapshot.update(found)
+            snapshot.update(
+                (queue, bounds)
+                for queue, bounds in found.items()
+                if selection.wants_queue(topic, queue.queue_id)
+            )
+            _check_assigned(topic, found, selection)
             if not found and "|" in topic and selection.topics is None:
                 _log.warning(
                     "topic %s is left out: name servers list it by the log's name, by which no "
@@ -95,6 +100,26 @@ def look(client: BlockingClient, selection: Selection) -> Seen:
                     topic,
                 )
         return Seen(queues=snapshot, brokers=before & _list_brokers(client))
+
+
+def _check_assigned(topic: str, found: Mapping[Queue, Bounds], selection: Selection) -> None:
+    missing = selection.assigned.get(topic, frozenset()) - {queue.queue_id for queue in found}
+    if found and missing:
+        raise BadOption(f"assign: topic {topic!r} has no queue {min(missing)}")
+
+
+def offsets_at(
+    client: BlockingClient, times: Mapping[Queue, int], snapshot: Mapping[Queue, Bounds]
+) -> dict[Queue, int]:
+    """For each queue the first offset of a message that was stored at its time (milliseconds since
+    the epoch) or later, among those that it holds; its end, if there is none. Raises SinkError."""
+    found = {}
+    for queue, time_ms in times.items():
+        with sink_errors(f"queue {queue}: "):
+            offset = client.offset_at(queue.topic, queue.broker, queue.queue_id, time_ms)
+        bounds = snapshot[queue]
+        found[queue] = min(max(offset, bounds.first), bounds.end)
+    return found
 
 
 def _list_brokers(client: BlockingClient) -> Set[str]:

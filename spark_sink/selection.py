@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from polymq.spark_sink.errors import BadOption
 
@@ -16,14 +17,16 @@ class Selection:
         topics: these and no others; None: all that the server has, as far as
         pattern: matches their whole name (None: any name), and
         excluded: does not name them.
+        assigned: for some of the topics, the numbers of the queues that are read.
 
     Raises:
-        BadOption: the three contradict each other.
+        BadOption: they contradict each other.
     """
 
     topics: frozenset[str] | None = None
     pattern: re.Pattern[str] | None = None
     excluded: frozenset[str] = frozenset()
+    assigned: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.topics is None:
@@ -40,6 +43,11 @@ class Selection:
         if topic in self.excluded:
             return False
         return self.pattern is None or self.pattern.fullmatch(topic) is not None
+
+    def wants_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether the query reads this queue of a topic."""
+        numbers = self.assigned.get(topic)
+        return self.wants(topic) and (numbers is None or queue_id in numbers)
 
 
 def parse_pattern(text: str) -> re.Pattern[str]:

@@ -6,6 +6,7 @@ Options (names in any case):
 
     broker                host:port; several by commas
     topic                 names by commas, or a JSON list; without it all topics
+    assign                instead of names: JSON, topic to numbers of queues
     topicPattern          instead of names: a regular expression that matches the whole name
     excludeTopic          names of topics to leave out, as for `topic`
     accessKey, secretKey  of the user that reads, where the server has users
@@ -14,16 +15,28 @@ Options (names in any case):
     tlsCheckNames         false: the certificate need not be for the broker's name
     startingOffsets       earliest (default), latest, or JSON (see `offsets.starting_positions`)
     endingOffsets         batch only: latest (default) or JSON
+    startingTimestamp, endingTimestamp
+                          instead: milliseconds since 1970; a query begins and ends with the first
+                          message of each queue that was stored then or later
+    startingOffsetsByTimestamp, endingOffsetsByTimestamp
+                          the same by queue, as JSON
+    startingOffsetsByTimestampStrategy
+                          what is done where there is no such message: error (default), or latest
+    includeHeaders        false: without the column headers
     failOnDataLoss        true (default): what retention or the deletion of a topic took unread is
                           an error; false: left out
     maxOffsetsPerTrigger  streaming only: about how many messages a batch has
-    maxRecordsPerTask     batch only: cut queues in pieces of this many messages
+    minOffsetsPerTrigger  streaming only: a batch waits for so many messages, but no longer than
+    maxTriggerDelay       since the last one (15m)
+    maxRecordsPerTask     how many messages a task reads at most (262,144)
+    minPartitions         how many tasks a batch has at least, if it has as many messages
 
 Rules, from how Spark uses these classes:
 
 * Spark makes the reader twice, in a long-lived process beside the driver and again for planning,
   and runs `read` on a pickled copy in executors. So the readers keep nothing but options; the one
-  exception is the target of AvailableNow, which only the long-lived one is told and asked about.
+  exceptions are the target of AvailableNow and the time of the last batch, which only the
+  long-lived one is told and asked about.
 * Everything that a task needs is in its `RangePartition`.
 * Nothing of this package is pickled by value: executors import it, so it has to be installed
   there.
@@ -31,7 +44,9 @@ Rules, from how Spark uses these classes:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, MutableMapping, Sequence
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -55,13 +70,12 @@ from polymq.spark_sink.offsets import (
     Positions,
     Range,
     Snapshot,
-    ending_positions,
+    count_between,
     latest_positions,
     moved,
     next_positions,
     plan,
     split,
-    starting_positions,
 )
 from polymq.spark_sink.options import Options
 from polymq.spark_sink.reading import Reading, connect, read_range
@@ -89,7 +103,8 @@ class PolymqDataSource(DataSource):
         return "polymq"
 
     def schema(self) -> StructType:
-        return envelope_schema(with_range=self.parsed.with_range)
+        parsed = self.parsed
+        return envelope_schema(with_range=parsed.with_range, with_headers=parsed.with_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return PolymqReader(self.parsed, schema)
@@ -126,15 +141,16 @@ class PolymqReader(DataSourceReader):
         self.table_schema = schema
 
     def partitions(self) -> list[RangePartition]:
-        seen = self.options.look()
+        seen, begin, end = self.options.begin_and_end()
         ranges = plan(
-            starting_positions(self.options.starting, seen.queues),
-            ending_positions(self.options.ending, seen.queues),
+            begin,
+            end,
             seen.queues,
             brokers=seen.brokers,
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        return _partitions(self.options, split(ranges, self.options.rows_per_task))
+        total = sum(wanted.end - wanted.first for wanted in ranges)
+        return _partitions(self.options, split(ranges, self.options.tasks.rows(total)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
@@ -149,9 +165,10 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.table_schema = schema
         self.target: Snapshot | None = None
+        self.batch_at = -math.inf  # when the last batch was planned
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return starting_positions(self.options.starting, self.options.look().queues).to_json()
+        return self.options.begin().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows_max = self.options.rows_per_trigger
@@ -162,16 +179,30 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         seen = self.options.look()
+        before = Positions.from_json(start)
         reached = next_positions(
-            Positions.from_json(start),
+            before,
             seen.queues,
             brokers=seen.brokers,
-            wants=self.options.selection.wants,
+            wants=self.options.selection.wants_queue,
             rows_max=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             target=self.target,
             fail_on_data_loss=self.options.fail_on_data_loss,
+            tasks=self.options.tasks,
         )
+        if self._may_wait(count_between(before, reached)):
+            return start
+        if reached is not before:
+            self.batch_at = monotonic()
         return reached.to_json()
+
+    def _may_wait(self, count: int) -> bool:
+        """Whether a batch of so many messages waits for more."""
+        pace = self.options.pace
+        if pace.rows_min is None or self.target is not None:
+            return False
+        waited = monotonic() - self.batch_at
+        return count < pace.rows_min and waited < pace.delay_seconds_max
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         latest = latest_positions(self.options.look().queues)
@@ -189,7 +220,7 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             brokers=seen.brokers,
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        return _partitions(self.options, ranges)
+        return _partitions(self.options, split(ranges, reached.task_rows))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.table_schema)

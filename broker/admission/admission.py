@@ -227,7 +227,7 @@ class Admission:
             self._logins.strangers.warn("login failed", address, certificate=user, reason=reason)
             raise Refused(
                 Reason.NOT_AUTHENTICATED,
-                f"its certificate is for {user!r}: no user that may log in",
+                f"its certificate or key is for {user!r}: no user that may log in",
             )
         audit.note("login", user=user, certificate=True, address=address)
         return user

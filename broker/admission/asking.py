@@ -30,7 +30,7 @@ from polymq.broker.accounts.service_permissions import (
     TopicAnswer,
 )
 from polymq.broker.errors import Reason, Refused, Unanswered
-from polymq.broker.names import SYS_TOPIC
+from polymq.broker.names import SERVER_TOPICS
 from polymq.broker.port.principals import AskedAs
 from polymq.broker.port.values import Address
 
@@ -62,7 +62,7 @@ class Asker:
     def wanted(self, action: Action, address: Address) -> Wanted | None:
         """What the service has to be asked; None: nothing, and it is refused."""
         named = _ACTIONS.get(action)
-        if named is None or address[0] == SYS_TOPIC:
+        if named is None or address[0] in SERVER_TOPICS:
             return None
         topic = self._client.name_of(address)
         if len(topic.encode("utf-8", "surrogatepass")) > TOPIC_BYTES_MAX:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from polymq.broker.commits import CommitPoints
 from polymq.broker.core import SYSTEM_FLAG_STATE, Core
 from polymq.broker.durability import FLUSHED, IN_SYNC, Durability
+from polymq.broker.errors import UnknownChange
 from polymq.broker.queues.queue import Queue
 from polymq.broker.topics.topics import Topics
 from polymq.core_log.following import Following, Taken
@@ -91,9 +92,17 @@ class Standby:
         Raises:
             CorruptRecord: they do not belong there.
             StorageFull, StorageFailed: the disk takes no more.
+            UnknownChange: a newer version wrote them. They are in the log, and the state is not
+                that of the log any more: it is not saved, and nothing more is taken.
         """
-        for taken in self._log.take(data):
-            self._fold(taken)
+        if self._core.unknown is not None:
+            raise self._core.unknown
+        try:
+            for taken in self._log.take(data):
+                self._fold(taken)
+        except UnknownChange as error:
+            self._core.unknown = error
+            raise
         self._core.commits.urgent = self._core.log.appended
         self._core.appended()
 

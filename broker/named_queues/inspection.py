@@ -8,6 +8,7 @@ from typing import Final
 
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.queues.inspection import Need, bytes_of, oldest_ms, ready_stretches
+from polymq.broker.queues.queue import Group
 
 ENTRIES_MAX: Final = 1_000_000
 """Entries that are looked at for one queue."""
@@ -15,10 +16,10 @@ ENTRIES_MAX: Final = 1_000_000
 
 def unacknowledged_count(found: NamedQueue) -> int:
     """Messages that were delivered, and neither settled nor given back."""
-    count = 0
-    for group in found.group.all_groups():
-        count += group.cursor.outstanding_count
-    return count
+    group = found.group
+    if isinstance(group, Group):  # of very many queues, nearly all
+        return group.cursor.outstanding_count
+    return sum(level.cursor.outstanding_count for level in group.all_groups())
 
 
 @dataclass(frozen=True, slots=True)

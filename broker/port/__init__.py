@@ -69,8 +69,10 @@ from polymq.broker.messages.runs import RunMeta, TakesApart
 from polymq.broker.messages.time_to_live import TTL_PROPERTY, ttl_property
 from polymq.broker.messages.unacked import Unacked
 from polymq.broker.names import (
+    CONTROL_TOPIC,
     EXCHANGE_PROPERTY,
     ROOT_EXCHANGE,
+    SERVER_TOPICS,
     SYS_TOPIC,
     decode_name,
     display_name,
@@ -124,6 +126,7 @@ __all__ = [
     "AMQP_PROPERTY",
     "APPENDED",
     "CLOUD_EVENT_PREFIXES",
+    "CONTROL_TOPIC",
     "COPIES_PROPERTY",
     "CORRELATION_BASE64",
     "DEATH_PROPERTY",
@@ -139,6 +142,7 @@ __all__ = [
     "REST",
     "RIGHTS_UNKNOWN",
     "ROOT_EXCHANGE",
+    "SERVER_TOPICS",
     "SYS_TOPIC",
     "TTL_PROPERTY",
     "Address",

@@ -39,6 +39,7 @@ _REQUEUED_BYTE: Final = b"\x02"
 _SETTLED_STRETCH: Final = re.compile(b"\x01+")
 _OUTSTANDING_STRETCH: Final = re.compile(b"\x00+")
 _REQUEUED_STRETCH: Final = re.compile(b"\x02+")
+_OTHER_STRETCH: Final = re.compile(b"[^\x02]+")
 _OTHERS_TO_OUTSTANDING: Final = bytes.maketrans(b"\x02", b"\x00")
 _OUTSTANDING_TO_REQUEUED: Final = bytes.maketrans(b"\x00", b"\x02")
 
@@ -60,8 +61,8 @@ class Cursor:
         """From this offset on nothing is for the consumer."""
         self.requeued_count = 0
         self.watch: Watch | None = None
-        """Told of (first, count) that were taken (-1) or given back (1); of what is settled while
-        it is ready (a purge) it is not."""
+        """Told of (first, count) that are not ready any more (-1) or are again (1); of a purge it
+        is not."""
         self._settled: list[list[int]] | None = None
         """(first, count) stretches settled since the last `take_settled`: what a record of acks
         has to say. None while there are none, as in nearly all queues."""
@@ -122,9 +123,10 @@ class Cursor:
             return None
         return self.next, min(limit, end - self.next)
 
-    def requeued(self) -> Iterator[tuple[int, int]]:
-        """(first, count) stretches that were given back, in order."""
-        for stretch in _REQUEUED_STRETCH.finditer(self._states):
+    def requeued(self, first: int = 0, end: int = NO_STOP) -> Iterator[tuple[int, int]]:
+        """(first, count) stretches in [first, end) that were given back, in order."""
+        low, high = max(first - self.floor, 0), max(end - self.floor, 0)
+        for stretch in _REQUEUED_STRETCH.finditer(self._states, low, high):
             yield self.floor + stretch.start(), len(stretch[0])
 
     def pass_over(self, count: int) -> None:
@@ -161,6 +163,9 @@ class Cursor:
         self._note(first, count)
         start = first - self.floor
         if self.requeued_count:
+            if self.watch is not None:
+                for stretch in _REQUEUED_STRETCH.finditer(self._states, start, start + count):
+                    self.watch(self.floor + stretch.start(), len(stretch[0]), -1)
             self.requeued_count -= self._states.count(REQUEUED, start, start + count)
         if start:
             self._states[start : start + count] = _SETTLED_BYTE * count
@@ -198,12 +203,16 @@ class Cursor:
             self.floor = first
         start = first - self.floor
         ready = self._states.count(REQUEUED, start, start + count)
+        if self.watch is not None:
+            for stretch in _OTHER_STRETCH.finditer(self._states, start, start + count):
+                self.watch(self.floor + stretch.start(), len(stretch[0]), 1)
         self._states[start : start + count] = _REQUEUED_BYTE * count
         self.requeued_count += count - ready
 
     def settle_ready(self, end: int) -> int:
         """Settle everything that waits (purge); what is outstanding stays. Returns the count."""
         count = self.ready_count(end)
+        watch, self.watch = self.watch, None
         at = self._states.find(REQUEUED)
         while at >= 0:
             window = self._states[at:]
@@ -214,6 +223,7 @@ class Cursor:
         end = min(end, self.stop)
         if end > self.next:
             self.settle(self.next, end - self.next)
+        self.watch = watch
         return count
 
     def drop(self, limit: int, end: int) -> tuple[int, int] | None:
@@ -362,6 +372,8 @@ class Cursor:
 
     def _extend(self, next_offset: int) -> None:
         """What lies before `next_offset` counts as delivered."""
+        if self.watch is not None:
+            self.watch(self.next, next_offset - self.next, -1)
         if self._states:
             self._states.extend(bytes(next_offset - self.next))
         else:

@@ -14,10 +14,8 @@ too, which is the most important message; its documentation warns of it.)
 
 Rules:
 
-* Messages are counted by the cursor. Bytes are counted here, with one look into the index for each
-  stretch that becomes ready or is taken; nothing is kept for a message. Where entries have to come
-  from the disk the count is not known until they are there, and nobody is dropped or rejected for
-  it meanwhile.
+* Messages are counted by the cursor, and bytes by `ReadyBytes`; nothing is kept for a message.
+  While the count of bytes is not known, nobody is dropped or rejected for it.
 * A call costs no more than what it drops, and drops at most `pump_count_max`.
 """
 
@@ -28,13 +26,12 @@ from collections.abc import Callable, Sequence
 from polymq.broker.core import Core
 from polymq.broker.queues.heads import LOOK_COUNT, Head, sizes_of
 from polymq.broker.queues.queue import Group
+from polymq.broker.queues.ready_bytes import ReadyBytes, count_of
 from polymq.broker.queues.settings import DROP_HEAD, QueueSettings
 from polymq.core_log.kernels.batch import BODY_SIZE, COLUMNS, EXTRA_SIZE, Batch
 
 RECORD_OVERHEAD_BYTES = 150
 """Of a message that is not a record yet, for its place in a queue that is bounded in bytes."""
-COUNT_ENTRIES = 65_536
-"""Entries of one read while a start counts what is in a queue: 2 MiB."""
 
 
 class Lengths:
@@ -43,9 +40,6 @@ class Lengths:
     Args:
         give_up: takes (group, first, count) that were taken from the cursor.
         all_groups: of the queue, the most important first.
-
-    Attributes:
-        bytes: of what is ready in this group; 0 where there is no bound on them.
     """
 
     __slots__ = (
@@ -54,9 +48,8 @@ class Lengths:
         "_give_up",
         "_group",
         "_head",
+        "_ready",
         "_settings",
-        "_unknown",
-        "bytes",
     )
 
     def __init__(
@@ -73,31 +66,38 @@ class Lengths:
         self._settings = settings
         self._give_up = give_up
         self._head = Head(core, group, self.enforce)
-        self._unknown = 0  # stretches whose bytes are being read
-        self.bytes = 0
+        self._ready: ReadyBytes | None = None  # of a queue with a bound on bytes
+
+    @property
+    def bytes(self) -> int:
+        """Of what is ready in this group; 0 where there is no bound on them."""
+        return 0 if self._ready is None else self._ready.bytes
 
     def close(self) -> None:
         """The queue is gone."""
         self._head.close()
+        self._group.cursor.watch = None
         self._give_up = lambda _group, _first, _count: None
 
     def start(self) -> None:
         """Count what is in the queue. Reads the index: at a start, or of a new queue."""
-        cursor = self._group.cursor
         if self._settings.bytes_max is None:
             return
-        cursor.watch = self._changed
-        self.bytes = sum(self._bytes_now(first, count) for first, count in cursor.requeued())
-        self.bytes += self._bytes_now(cursor.next, self._group.queue.visible - cursor.next)
+        group = self._group
+        read = self._core.reading.entries
+        self._ready = ReadyBytes(read, group.queue, group.cursor, self.enforce)
+        group.cursor.watch = self._ready
+        self._ready.count_now()
 
     def arrived(self, first: int, count: int) -> None:
         """Messages became visible."""
-        if self._settings.bytes_max is not None:
-            self._changed(first, count, 1)
+        if self._ready is not None:
+            self._ready.came(first, count)
 
     def purged(self) -> None:
         """Nothing is ready any more."""
-        self.bytes = 0
+        if self._ready is not None:
+            self._ready.purged()
 
     def admit(self, batch: Batch, first: int, last: int) -> int:
         """How many of the rows [first, last) fit, from the first on. What was appended and is not
@@ -107,7 +107,7 @@ class Lengths:
         if settings.length_max is not None:
             waiting = sum(part._appended_count() for part in parts)
             fits = min(fits, max(0, settings.length_max - waiting))
-        if settings.bytes_max is None or any(part._unknown for part in parts):
+        if settings.bytes_max is None or not all(part._is_known() for part in parts):
             return fits
         used = sum(part._appended_bytes() for part in parts)
         for row in range(first, first + fits):
@@ -143,6 +143,10 @@ class Lengths:
         found = [group.rules.lengths for group in reversed(groups) if group.rules is not None]
         return [part for part in found if part is not None]
 
+    def _is_known(self) -> bool:
+        """Whether `bytes` is known now."""
+        return self._ready is None or self._ready.is_known
+
     def _ready_count(self) -> int:
         return self._group.cursor.ready_count(self._group.queue.visible)
 
@@ -164,7 +168,7 @@ class Lengths:
         victim = next((part for part in parts if part._ready_count()), self)
         if settings.length_max is not None and ready > settings.length_max:
             return victim, min(ready - settings.length_max, victim._ready_count(), most)
-        if settings.bytes_max is None or any(part._unknown for part in parts):
+        if settings.bytes_max is None or not all(part._is_known() for part in parts):
             return victim, 0
         excess = sum(part.bytes for part in parts) - settings.bytes_max
         return victim, victim._count_of(excess, most) if excess > 0 else 0
@@ -178,50 +182,4 @@ class Lengths:
         entries = self._head.entries(*head)
         if entries is None:
             return 0
-        count = 0
-        for size in sizes_of(entries):
-            count += 1
-            excess -= size
-            if excess <= 0:
-                break
-        return count
-
-    # --- counting bytes ---------------------------------------------------------------------
-
-    def _changed(self, first: int, count: int, sign: int) -> None:
-        """Messages became ready (1) or were taken (-1): `Cursor.watch`."""
-        entries = self._group.queue.index.read_hot(first, count)
-        if entries is not None:
-            self.bytes += sign * sum(sizes_of(entries))
-            return
-        self._unknown += 1
-        self._read(first, count, sign)
-
-    def _read(self, first: int, count: int, sign: int) -> None:
-        def took(first: int, entries: bytes | None) -> None:
-            index = self._group.queue.index
-            found = len(entries or b"") // index.entry_size
-            self.bytes += sign * sum(sizes_of(entries or b""))
-            if 0 < found < count:
-                self._changed(first + found, count - found, sign)
-            self._unknown -= 1
-            self.enforce()
-
-        self._core.reading.entries(self._group.queue.index, first, count, took)
-
-    def _bytes_now(self, first: int, count: int) -> int:
-        """The bytes of a stretch, read from wherever it is."""
-        index = self._group.queue.index
-        total = 0
-        while count > 0:
-            most = min(count, COUNT_ENTRIES)
-            entries = index.read_hot(first, most)
-            if entries is None:
-                entries = index.read_cold(first, most)
-            found = len(entries) // index.entry_size
-            if not found:
-                break
-            total += sum(sizes_of(entries))
-            first += found
-            count -= found
-        return total
+        return count_of(sizes_of(entries), excess)

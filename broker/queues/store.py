@@ -10,7 +10,7 @@ who ask what became of one. Nothing is folded of that, and what is too much to b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from polymq.broker.core import Core
@@ -35,12 +35,14 @@ class QueueStore:
     Attributes:
         groups: those that survive a restart, by number.
         volatile_groups: all others: they hold the log, too, as long as they live.
+        before_acks: told which groups the log is about to say of how far they are.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.groups: dict[int, Group] = {}
         self.volatile_groups: set[Group] = set()
+        self.before_acks: Callable[..., None] | None = None
         self._acks_scheduled = False
         # In the order of their first move, so that equal runs write equal logs.
         self._moved: dict[Group, None] = {}
@@ -130,6 +132,8 @@ class QueueStore:
         groups = [group for group in moved if group.number in self.groups]
         if not groups:
             return
+        if self.before_acks is not None:
+            self.before_acks(*groups)
         acks = self.take_acks(groups)
         op: Op = {"op": "acks", "g": acks}
         counts = self._take_counts()

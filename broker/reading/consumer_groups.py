@@ -185,15 +185,15 @@ class ConsumerGroups:
         """The names of all groups."""
         return list(self._groups)
 
-    def progress(self, name: str) -> Iterator[tuple[str, Queue, int]]:
-        """For operators: each queue that a group has committed an offset in, by its topic. Groups
-        and topics may come and go meanwhile."""
+    def progress(self, name: str) -> Iterator[tuple[str, int, Queue, int]]:
+        """For operators: each queue that a group has committed an offset in, by its topic and its
+        number there. Groups and topics may come and go meanwhile."""
         group = self._groups.get(name)
         for topic, queue_id in [] if group is None else list(group.offsets):
             offset = self.offset(name, topic, queue_id)
             found = self._topics.topics.get(topic)
             if offset is not None and found is not None and queue_id < len(found.queues):
-                yield topic, found.queues[queue_id], offset
+                yield topic, queue_id, found.queues[queue_id], offset
 
     def commit(self, name: str, topic: str, queue_id: int, offset: int) -> None:
         """See `GroupPort.commit`."""

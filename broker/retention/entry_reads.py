@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from polymq.broker.retention.topic_trims import Trim
 from polymq.core_log.errors import CorruptRecord, StorageFailed
-from polymq.core_log.queue_index import QueueIndex
+from polymq.core_log.queue_index import Index, QueueIndex
 from polymq.core_log.retention import first_after_position, position_at
 
 
@@ -26,7 +26,7 @@ def first_offsets(indexes: Sequence[QueueIndex], before: int) -> list[int]:
     return offsets
 
 
-def positions_of(asked: Iterable[tuple[QueueIndex, int]]) -> list[int]:
+def positions_of(asked: Iterable[tuple[Index, int]]) -> list[int]:
     """Where the records of these entries are; -1 where that cannot be read."""
     positions = []
     for index, offset in asked:

@@ -1,15 +1,18 @@
 """How much may wait for one persistent MQTT session, and what gives way.
 
-What counts are messages of QoS 1 and 2 that wait: what is in flight does not. They are counted by
-the cursors of the session's subscriptions, so nothing is kept for a message; and counted anew only
-when so many have come that there may be too many. Messages of QoS 0 that came while the client was
-away stand between them and do not count (`uncounted.py`).
+There is a bound of messages, and one of bytes. What counts are messages of QoS 1 and 2 that wait:
+what is in flight does not. They are counted by the cursors of the session's subscriptions, and
+their bytes by `waiting_bytes.py`, so nothing is kept for a message; and counted anew only when so
+many have come that there may be too many. Messages of QoS 0 that came while the client was away
+stand between them and do not count (`uncounted.py`).
 
 * `drop_oldest`: the oldest of the session go, whichever subscription they came by: the one that
-  stands lowest in the log first. The cursor passes over them, in a later loop iteration.
-* `drop_newest`: a subscription of a full session takes nothing more. Its cursor gets a *stop*, and
-  goes on behind what came meanwhile when all before the stop has been handed out. So what is left
-  out is one stretch, however long the client is away.
+  stands lowest in the log first. The cursor passes over them, in a later loop iteration. A message
+  that is larger than the bound of bytes takes all with it that waits before it.
+* `drop_newest`: a subscription of a full session takes nothing more, from the first message on that
+  does not fit. Its cursor gets a *stop*, and goes on behind what came meanwhile when all before the
+  stop has been handed out. So what is left out is one stretch, however long the client is away.
+  What a connected client takes at once does not wait, and is not left out.
 
 Rules:
 
@@ -18,15 +21,16 @@ Rules:
   and the old group stays for what is in flight (the op `split`).
 * The log says what was dropped (`skip`) within a second, and before a segment goes; after a crash
   it may be dropped once more. A stop is in the log with the first message that it keeps out.
+* While the bytes are not known, because entries have to be read, nothing is dropped for them.
 * Dropped messages are counted, and told once a minute for each session.
 """
 
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.core import Core
@@ -35,11 +39,12 @@ from polymq.broker.kernels.path import Committed
 from polymq.broker.messages.dead_letter_history import Cause
 from polymq.broker.moves.dead_letters import DeadLetterCounts
 from polymq.broker.queues.cursor import NO_STOP
-from polymq.broker.queues.heads import positions_of
 from polymq.broker.queues.queue import Group
+from polymq.broker.sessions.backlog import NO_BOUND, Backlog, Excess
 from polymq.broker.sessions.flights import SessionGroup
 from polymq.broker.sessions.settings import DROP_NEWEST, SessionSettings
 from polymq.broker.sessions.uncounted import Uncounted
+from polymq.broker.sessions.waiting_bytes import Rest, WaitingBytes, size_of
 from polymq.broker.state.journal import Op, Touched
 
 if TYPE_CHECKING:
@@ -48,8 +53,10 @@ if TYPE_CHECKING:
 
 SLICE_COUNT: Final = 512
 """Sessions seen to in one loop iteration, about 10 us each."""
-HEAD_COUNT: Final = 64
-"""Entries at the head of a subscription that are looked at together."""
+BYTES_SLICE_COUNT: Final = 128
+"""The same where bytes are bounded, about 25 us each."""
+DROPPED_MAX: Final = 4_096
+"""Messages whose entries are looked at in one loop iteration to drop them, about 0.5 us each."""
 WINDOW_MAX: Final = 65_536
 """Bytes of a cursor between what is in flight and what was dropped behind it: see the rules."""
 WRITE_SECONDS: Final = 1.0
@@ -60,43 +67,6 @@ SWEEP_SECONDS: Final = 10.0
 """How often stopped subscriptions of which nothing waits any more go on though nothing comes: else
 what they left out would hold the log."""
 NOTICE_MS: Final = 60_000
-
-
-class Backlog:
-    """What is known of one session.
-
-    Attributes:
-        uncounted: how much of what waits does not count.
-        room: at least so many may still come before it has to be counted again.
-        dropped_count: messages that it lost since the start.
-        full_until_ms: until when it is taken for full.
-        heads: of messages at the head of each subscription, from an offset on, where they stand in
-            the log, and which do not count; of a session that drops its oldest, and has several
-            subscriptions or messages that do not count.
-        reading: such places are on their way from the disk.
-        logged_count, logged_ms: how many had been lost when that was last logged.
-    """
-
-    __slots__ = (
-        "dropped_count",
-        "full_until_ms",
-        "heads",
-        "logged_count",
-        "logged_ms",
-        "reading",
-        "room",
-        "uncounted",
-    )
-
-    def __init__(self, uncounted: Uncounted) -> None:
-        self.uncounted = uncounted
-        self.room = 0
-        self.dropped_count = 0
-        self.full_until_ms = 0
-        self.heads: dict[SessionGroup, tuple[int, array[int], bytes]] = {}
-        self.reading = False
-        self.logged_count = 0
-        self.logged_ms = 0
 
 
 class SessionBacklogs:
@@ -111,19 +81,27 @@ class SessionBacklogs:
     ) -> None:
         self._core = core
         self._queue_store = state.queue_store
-        self._waiting_max = settings.waiting_max
+        self._waiting_max = settings.waiting_max or NO_BOUND
+        self._bytes: WaitingBytes | None = None
+        if settings.waiting_bytes_max:
+            self._bytes = WaitingBytes(core, settings.waiting_bytes_max, self._enforce_soon)
+        self._is_bounded = settings.is_bounded
         self._drops_newest = settings.overflow == DROP_NEWEST
         self._overflow = settings.overflow
         self._keeps_qos_0 = settings.keeps_qos_0
         self._state = state
         self._counts = counts
         self.dropped_count = 0
-        self._too_long: dict[MqttSession, None] = {}  # they may have to drop something
+        self._too_long: dict[MqttSession, bool] = {}  # they may have to drop something: for bytes
         self._scheduled = False
+        self._slice_count = SLICE_COUNT if self._bytes is None else BYTES_SLICE_COUNT
+        self._passed = 0  # messages that were dropped one by one in this iteration
         self._skipped: dict[SessionGroup, int] = {}  # what the next `skip` says
         self._write_scheduled = False
         self._stopped: dict[SessionGroup, None] = {}
         self._sweep_scheduled = False
+        if settings.is_bounded:
+            state.queue_store.before_acks = self.write_before
         core.gatherers.append(self.write)
         core.journal.handle("skip", self._apply_skip)
         core.journal.handle("stop", self._apply_stop)
@@ -132,7 +110,7 @@ class SessionBacklogs:
         """A start's fold has ended: see to what is too long already, and forget stops that the
         settings do not want any more."""
         self.dropped_count = 0
-        stops = self._waiting_max > 0 and self._drops_newest
+        stops = self._is_bounded and self._drops_newest
         for found in self._state.filters.values():
             for group in found.queue.groups:
                 if group.cursor.stop == NO_STOP or not isinstance(group, SessionGroup):
@@ -142,17 +120,20 @@ class SessionBacklogs:
                 else:
                     group.cursor.stop = NO_STOP
         self._sweep_later()
-        if self._waiting_max:
-            self._too_long.update(dict.fromkeys(self._state.by_number.values()))
+        if self._waiting_max < NO_BOUND:  # bytes are counted when something comes
+            self._too_long.update(dict.fromkeys(self._state.by_number.values(), False))
             self._enforce_soon()
 
-    def change(self, waiting_max: int) -> None:
-        """Another bound from now on; there was one before, and the same ones give way. Sessions
-        that have too much lose it in the next iterations; those of a slave as its master says."""
-        self._waiting_max = waiting_max
+    def change(self, settings: SessionSettings) -> None:
+        """Other bounds from now on; there were the same ones before, and the same ones give way.
+        Sessions that have too much lose it in the next iterations; those of a slave as its master
+        says."""
+        self._waiting_max = settings.waiting_max or NO_BOUND
+        if self._bytes is not None:
+            self._bytes.max = settings.waiting_bytes_max
         if self._core.follows:
             return
-        self._too_long.update(dict.fromkeys(self._state.by_number.values()))
+        self._too_long.update(dict.fromkeys(self._state.by_number.values(), True))
         self._enforce_soon()
 
     # --- a run becomes visible --------------------------------------------------------------
@@ -167,20 +148,24 @@ class SessionBacklogs:
         counts = not group.lets_go_of(run, first)
         if group.cursor.stop != NO_STOP:
             return self._admit_again(session, backlog, group, run, first, counts=counts)
-        backlog.uncounted.came(group, first, run.count, counts=counts)
-        if not counts:
-            return True
-        backlog.room -= run.count
-        if backlog.room >= 0:
-            return True
-        if self._drops_newest:
-            return self._admit_some(session, backlog, group, run, first)
-        self._look_soon(session)
+        size = 0 if self._bytes is None else size_of(run)
+        backlog.uncounted.came(group, first, run.count, size, counts=counts)
+        if counts:
+            backlog.room -= run.count
+            backlog.free -= size
+            if backlog.room < 0 or backlog.free < 0:
+                if self._drops_newest:
+                    return self._admit_some(session, backlog, group, run, first)
+                self._look_soon(session)
+        if self._bytes is not None:
+            self._bytes.came(group, run, first)
         return True
 
     def _backlog(self, session: MqttSession) -> Backlog:
         if session.backlog is None:
-            session.backlog = Backlog(Uncounted(self._core, keeps_qos_0=self._keeps_qos_0))
+            in_bytes = self._bytes is not None
+            uncounted = Uncounted(self._core, keeps_qos_0=self._keeps_qos_0, in_bytes=in_bytes)
+            session.backlog = Backlog(self._core, uncounted, free=0 if in_bytes else NO_BOUND)
         return session.backlog
 
     def _admit_some(
@@ -191,22 +176,39 @@ class SessionBacklogs:
         run: Committed,
         first: int,
     ) -> bool:
-        """Stop the subscription where the session is full."""
-        end = first + run.count
-        new = max(0, end - max(first, group.cursor.next))
+        """Offer the run to a client that is there, and stop the subscription where the session is
+        full."""
+        is_new = not group.registrations
+        if not is_new:
+            group.hand_out(run, first)
+        start = max(first, group.cursor.next)
+        new = first + run.count - start
+        if new <= 0:
+            return False
         room = self._room(session, backlog, new)
-        if room is None:  # so many as come until it is known
+        fits = None if room is None else min(room, new)
+        if fits and self._bytes is not None:
+            rest = self._rest(session, backlog, group)
+            fitting = self._bytes.fitting(group, start, fits, rest)
+            fits = None
+            if fitting is not None:
+                backlog.is_full_of_bytes = fitting[0] < min(room or 0, new)
+                fits, backlog.free = fitting
+        if room is None or fits is None:  # so many as come until it is known
             self._look_soon(session)
-            return True
-        if room >= new:
+            return is_new
+        if fits >= new:
             backlog.room = room - new
-            return True
-        stop = end - new + room
+            if self._bytes is not None:
+                self._bytes.came(group, run, first)
+            return is_new
         try:
-            self._core.journal.write({"op": "stop", "g": [[group.number, stop]]})
+            self._core.journal.write({"op": "stop", "g": [[group.number, start + fits]]})
         except Refused:  # what waits meanwhile is in the log as well
-            return True
-        self._left_out(session, backlog, new - room)
+            return is_new
+        if not fits and self._bytes is not None and self._is_drained(group):
+            return self._admit_again(session, backlog, group, run, first, counts=True)
+        self._left_out(session, backlog, new - fits)
         group.pump()
         return False
 
@@ -220,12 +222,19 @@ class SessionBacklogs:
         *,
         counts: bool,
     ) -> bool:
-        """The subscription is stopped: it goes on if nothing of it waits and there is room."""
-        drained = self._is_drained(group) and bool(self._room(session, backlog, 0))
+        """The subscription is stopped: it goes on if nothing of it waits and there is room, with
+        the first message that fits."""
+        low, end = max(first, group.cursor.stop), first + run.count
+        start = low
+        drained = counts and self._is_drained(group) and bool(self._room(session, backlog, 0))
+        if drained and self._bytes is not None:
+            rest = self._rest(session, backlog, group)
+            start = self._bytes.first_fitting(group, low, end, rest)
         subscription = group.subscription
-        if not drained or not self._go_on(session, group, first):
-            if counts:
-                self._left_out(session, backlog, run.count)
+        goes_on = drained and start < end and self._go_on(session, group, start)
+        if counts:
+            self._left_out(session, backlog, (start if goes_on else end) - low)
+        if not goes_on:
             return False
         assert subscription is not None
         if subscription.group is group:
@@ -252,8 +261,19 @@ class SessionBacklogs:
             backlog.full_until_ms = now_ms + FULL_MS
         return max(0, room)
 
+    def _rest(self, session: MqttSession, backlog: Backlog, group: SessionGroup) -> Rest:
+        """What else waits for the session."""
+        others = [other for other, _ in _waiting(session) if other is not group]
+        return Rest(others, backlog.uncounted, partial(self._look_soon, session))
+
     def _is_drained(self, group: SessionGroup) -> bool:
-        return group.cursor.next >= group.cursor.stop and not group.cursor.requeued_count
+        """Whether nothing that counts waits before the stop."""
+        if group.cursor.next >= group.cursor.stop:
+            return not group.cursor.requeued_count
+        if self._bytes is None:
+            return False
+        backlog = None if group.session is None else group.session.backlog
+        return backlog is not None and backlog.uncounted.is_all(group)
 
     # --- the newest give way ----------------------------------------------------------------
 
@@ -314,137 +334,121 @@ class SessionBacklogs:
 
     def _enforce(self) -> None:
         self._scheduled = False
-        for session in list(self._too_long)[:SLICE_COUNT]:
-            del self._too_long[session]
+        self._passed = 0
+        if self._bytes is not None:
+            self._bytes.begin_slice()
+        for session in list(islice(self._too_long, self._slice_count)):
+            if self._passed >= DROPPED_MAX:
+                break
+            if self._bytes is not None and not self._bytes.may_count:
+                break
+            in_bytes = self._too_long.pop(session)
             if self._state.by_number.get(session.number) is session:
-                self._drop_oldest(session)
-        self._enforce_soon()
+                self._drop_oldest(session, in_bytes=in_bytes)
+        if self._bytes is None or self._bytes.may_read:  # else it goes on after a read
+            self._enforce_soon()
 
     def _look_soon(self, session: MqttSession) -> None:
         """See to the session in a later loop iteration."""
-        self._too_long[session] = None
+        self._too_long[session] = True
         self._enforce_soon()
 
-    def _drop_oldest(self, session: MqttSession) -> None:
+    def _drop_oldest(self, session: MqttSession, *, in_bytes: bool) -> None:
         """Count what waits, and drop what is too much of it if the oldest give way."""
         backlog = self._backlog(session)
-        if backlog.reading:
+        if backlog.heads.reading:
             return
         waiting = _waiting(session)
         groups = [group for group, _ in waiting]
         excess = sum(count for _, count in waiting) - self._waiting_max
-        uncounted: int | None = 0
-        if excess > 0:
-            uncounted = backlog.uncounted.count(groups, partial(self._look_soon, session))
-            if uncounted is None:
+        excess_bytes, waiting_bytes = 0, None
+        if in_bytes and self._bytes is not None:
+            waiting_bytes = self._bytes.waiting(groups, partial(self._look_soon, session))
+            excess_bytes = 0 if waiting_bytes is None else waiting_bytes - self._bytes.max
+        uncounted = 0
+        # Of those that take nothing more, the next message needs to know.
+        if excess > 0 or excess_bytes > 0 or (in_bytes and self._drops_newest):
+            found = backlog.uncounted.count(groups, partial(self._look_soon, session))
+            if found is None:
                 if not backlog.uncounted.reading:
-                    self._too_long[session] = None
+                    self._too_long[session] = in_bytes
                 return
+            uncounted = found
             excess -= uncounted
+            if uncounted and self._bytes is not None:
+                excess_bytes -= backlog.uncounted.bytes_of(groups)
         backlog.room = -excess
-        if excess <= 0 or len(backlog.heads) > len(waiting):
+        if waiting_bytes is not None:
+            backlog.free = -excess_bytes
+        if excess <= 0 and excess_bytes <= 0:
             backlog.heads.clear()
-        if excess <= 0 or self._drops_newest:
-            return
-        most = min(excess, self._core.limits.pump_count_max)
+        elif not self._drops_newest:
+            backlog.heads.limit(len(groups))
+            backlog.is_full_of_bytes = excess_bytes > 0
+            in_order = len(groups) > 1 or uncounted > 0 or excess_bytes > 0
+            too_much = Excess(excess, excess_bytes)
+            self._drop_excess(session, backlog, groups, too_much, in_order=in_order)
+
+    def _drop_excess(
+        self,
+        session: MqttSession,
+        backlog: Backlog,
+        groups: Sequence[SessionGroup],
+        excess: Excess,
+        *,
+        in_order: bool,
+    ) -> None:
+        """Drop what is too much, or as much of it as one step may."""
         try:
-            if len(groups) == 1 and not uncounted:
-                dropped = self._drop(session, groups[0], most)
+            if in_order:
+                dropped = self._drop_in_order(session, backlog, groups, excess)
             else:
-                dropped = self._drop_in_order(session, backlog, groups, most)
+                most = min(excess.count, self._core.limits.pump_count_max)
+                dropped = self._drop(session, groups[0], most)
+                excess.count -= dropped
         except Refused:  # the log takes nothing now, and so nothing more comes
             return
         self._counts.given_up[Cause.MAXLEN] += dropped
         self._left_out(session, backlog, dropped)
         if session.overlaps is not None:
             session.overlaps.log_order.moved()
-        if dropped < excess and not backlog.reading:
-            self._too_long[session] = None
+        if excess and not backlog.heads.reading:
+            self._look_soon(session)
 
     def _drop_in_order(
-        self, session: MqttSession, backlog: Backlog, groups: Sequence[SessionGroup], most: int
+        self, session: MqttSession, backlog: Backlog, groups: Sequence[SessionGroup], excess: Excess
     ) -> int:
         """Drop the oldest messages of several subscriptions, and with them what does not count.
         Fewer where entries have to be read from the disk first, or much does not count."""
-        heap: list[tuple[int, int]] = []
-        for at, group in enumerate(groups):
-            positions, _ = self._head(session, backlog, group)
-            if not positions:
-                return 0
-            heap.append((positions[0], at))
+        look_soon = partial(self._look_soon, session)
+        heads = [backlog.heads.of(group, look_soon) for group in groups]
+        if not all(head.positions for head in heads):
+            return 0
+        heap = [(head.positions[0], at) for at, head in enumerate(heads)]
         heapq.heapify(heap)
-        dropped = passed = 0
-        while dropped < most and passed < self._core.limits.pump_count_max:
+        dropped = 0
+        most = self._passed + self._core.limits.pump_count_max
+        while True:
             _, at = heap[0]
             group = groups[at]
-            positions, flags = self._head(session, backlog, group)
-            if not positions:
-                return dropped
             others = min(heap[1:3], default=(NO_STOP, 0))[0]
-            count = 0
-            for position in positions[: most - dropped]:
-                if position >= others:
-                    break
-                count += 1
-            count = self._drop(session, group, max(1, count))
-            uncounted = flags[:count].count(1)
-            backlog.uncounted.passed(group, uncounted)
+            count, uncounted, size = excess.portion(heads[at], others)
+            self._drop(session, group, count)
+            backlog.uncounted.passed(group, uncounted, size)
             dropped += count - uncounted
-            passed += count
+            self._passed += count
+            if not excess or self._passed >= most:
+                break
             if not group.ready_count or group.subscription is None:
                 heapq.heappop(heap)
                 if not heap:
                     break
                 continue
-            positions, _ = self._head(session, backlog, group)
-            if not positions:
-                return dropped
-            heapq.heapreplace(heap, (positions[0], at))
+            heads[at] = backlog.heads.of(group, look_soon)
+            if not heads[at].positions:
+                break
+            heapq.heapreplace(heap, (heads[at].positions[0], at))
         return dropped
-
-    def _head(
-        self, session: MqttSession, backlog: Backlog, group: SessionGroup
-    ) -> tuple[Sequence[int], bytes]:
-        """Where the messages at the head stand in the log, and which do not count; none if that is
-        being read."""
-        index, cursor = group.queue.index, group.cursor
-        if cursor.floor < index.first_offset:
-            cursor.skip_to(index.first_offset)
-        head = cursor.peek(HEAD_COUNT, group.queue.visible)
-        if head is None:
-            return (), b""
-        first, count = head
-        start, known, flags = backlog.heads.get(group, (0, array("Q"), b""))
-        if not 0 <= first - start < len(known):
-            entries = index.read_hot(first, count)
-            if not entries:
-                backlog.reading = True
-                took = partial(self._took_head, session, backlog, group)
-                self._core.reading.entries(index, first, HEAD_COUNT, took)
-                return (), b""
-            self._took_entries(backlog, group, first, entries)
-            start, known, flags = backlog.heads[group]
-        found = slice(first - start, first - start + count)
-        return known[found], flags[found]
-
-    def _took_entries(
-        self, backlog: Backlog, group: SessionGroup, first: int, entries: bytes
-    ) -> None:
-        flags = backlog.uncounted.flags(group, first, entries)
-        backlog.heads[group] = first, positions_of(entries), flags
-
-    def _took_head(
-        self,
-        session: MqttSession,
-        backlog: Backlog,
-        group: SessionGroup,
-        first: int,
-        entries: bytes | None,
-    ) -> None:
-        backlog.reading = False
-        if entries:  # else the read failed, which was told: the next message asks again
-            self._took_entries(backlog, group, first, entries)
-            self._look_soon(session)
 
     def _drop(self, session: MqttSession, group: SessionGroup, count: int) -> int:
         """Drop so many of the oldest messages that wait. Raises Refused: nothing was dropped."""
@@ -475,14 +479,20 @@ class SessionBacklogs:
             self._core.scheduler.call_later(WRITE_SECONDS, self._write_later)
 
     def write_before(self, *groups: Group) -> None:
-        """Messages of the groups are about to be sent: what was dropped before them is written
-        first. Else a crash would find what was dropped among what was sent."""
+        """Messages of the groups are about to be sent, or the log is about to say how far they are:
+        what was dropped before that is written first. Else a crash would find what was dropped
+        among what was sent."""
         if not self._skipped.keys().isdisjoint(groups):
-            self.write()
+            found = [g for g in groups if isinstance(g, SessionGroup) and g in self._skipped]
+            self._write({group: self._skipped.pop(group) for group in found})
 
     def write(self) -> None:
-        """Write what was dropped since the last time. What the log refuses gathers on."""
+        """Write what was dropped since the last time."""
         skipped, self._skipped = self._skipped, {}
+        self._write(skipped)
+
+    def _write(self, skipped: dict[SessionGroup, int]) -> None:
+        """Write so much of what was dropped. What the log refuses gathers on."""
         groups = self._queue_store.groups
         said = [[g.number, offset] for g, offset in skipped.items() if groups.get(g.number) is g]
         if not said or self._core.failure is not None:
@@ -490,7 +500,7 @@ class SessionBacklogs:
         try:
             self._core.journal.write({"op": "skip", "g": said})
         except Refused:
-            self._skipped = skipped
+            self._skipped = {**skipped, **self._skipped}
 
     def _apply_skip(self, op: Op) -> Touched:
         """All that waited below an offset is dropped; a stop is passed."""
@@ -536,9 +546,15 @@ class SessionBacklogs:
                 client=session.client_id,
                 policy=self._overflow,
                 lost=backlog.dropped_count - backlog.logged_count,
-                waiting_max=self._waiting_max,
+                **self._bound(backlog),
             )
             backlog.logged_count, backlog.logged_ms = backlog.dropped_count, now_ms
+
+    def _bound(self, backlog: Backlog) -> dict[str, int]:
+        """The bound for which the session lost something, with its name."""
+        if self._bytes is not None and (backlog.is_full_of_bytes or self._waiting_max == NO_BOUND):
+            return {"waiting_bytes_max": self._bytes.max}
+        return {"waiting_max": self._waiting_max}
 
 
 def _waiting(session: MqttSession) -> list[tuple[SessionGroup, int]]:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from polymq.broker.errors import Refused
 from polymq.broker.pacing.due_groups import DueGroups
+from polymq.broker.sessions.departures import Departures
 from polymq.broker.state.journal import Op, Touched
 from polymq.broker.state.kinds import StateKind, single
 
@@ -55,6 +56,7 @@ class Expiring(Protocol):
     link: SessionLink | None
     asked_seconds: int | None
     away_ms: int
+    left_ms: int
     due_ms: int
     due_group: int
 
@@ -89,6 +91,7 @@ class SessionExpiry(Generic[S]):
         self._waiting: DueGroups[S] = DueGroups(core.timers, self._are_over)
         self._over: deque[S] = deque()  # whose time is over
         self._ending = False
+        self._departures: Departures[S] = Departures(core, sessions)
         self._gone: dict[S, None] = {}  # of which the log does not know that yet
         self._noting = False
         self._connected: dict[S, None] = {}  # those that would expire otherwise
@@ -174,7 +177,8 @@ class SessionExpiry(Generic[S]):
 
     def came(self, session: S) -> None:
         """The client is there: its session does not expire."""
-        self.forget(session)
+        self._wait_no_more(session)
+        self._departures.came(session)
         if self.time_ms(session) is not None:
             self._connected[session] = None
             if not self._beating:
@@ -187,9 +191,10 @@ class SessionExpiry(Generic[S]):
 
     def went(self, session: S) -> None:
         """The client of a persistent session is gone."""
-        self.forget(session)
+        self._wait_no_more(session)
         time_ms = self.time_ms(session)
         if time_ms is None:
+            self._departures.went(session)
             return
         if time_ms == 0:
             self._end_one(session)
@@ -201,6 +206,11 @@ class SessionExpiry(Generic[S]):
         self._wait(session, self._core.clock_ms(), time_ms)
 
     def forget(self, session: S) -> None:
+        """The session has ended."""
+        self._wait_no_more(session)
+        self._departures.forget(session)
+
+    def _wait_no_more(self, session: S) -> None:
         """The session does not wait for its time any more: its client is there, or it has ended."""
         self._gone.pop(session, None)
         self._connected.pop(session, None)
@@ -277,7 +287,11 @@ class SessionExpiry(Generic[S]):
         new: list[S] = []
         for session in some:
             time_ms = self.time_ms(session)
-            if session.link is not None or session.due_ms or time_ms is None:
+            if session.link is not None or session.due_ms:
+                continue
+            if time_ms is None:
+                if not session.left_ms:
+                    self._departures.went(session)
                 continue
             if time_ms == 0:
                 self._over.append(session)

@@ -96,6 +96,10 @@ class SessionGroup(Group):
         if session is None or session.backlogs is None or session.backlogs.admit(self, run, first):
             super().arrived(run, first)
 
+    def hand_out(self, run: Committed, first: int) -> None:
+        """Offer a run that became visible at offset `first`, whatever waits already."""
+        Group.arrived(self, run, first)
+
     def _passes_over(self, run: Committed, first: int) -> bool:
         """Let go of a run at the tail if it is none that waits, and say so. Behind others it is let
         go of when its turn comes (`Subscription.deliver`)."""

@@ -45,7 +45,7 @@ class SessionInfo:
         clean: it ends with its connection, and the log does not know it.
         expiry_seconds: how long it outlives its connection; None: for ever.
         away_ms: since when its client is away, in milliseconds since the epoch; 0: it is connected,
-            or that is not known yet, or the session does not expire.
+            or that is not noted yet.
         ends_ms: when it ends if its client stays away; 0: not known, or never.
         inflight_count: messages of QoS 1 and 2 that were sent and not acknowledged.
         dropped_count: messages that it lost since the start because too many waited.
@@ -79,7 +79,7 @@ def inspect_session(session: MqttSession) -> Generator[None, None, SessionInfo]:
         connected=session.link is not None,
         clean=session.clean,
         expiry_seconds=session.expiry_seconds,
-        away_ms=session.away_ms,
+        away_ms=session.left_ms or session.away_ms,
         ends_ms=session.due_ms,
         subscriptions_count=len(subscriptions),
         inflight_count=session.unacked.count + len(session.releasing),

@@ -41,7 +41,7 @@ from polymq.broker.state.journal import Op
 from polymq.broker.topics.retained import ENTRY
 
 if TYPE_CHECKING:
-    from polymq.broker.sessions.backlogs import Backlog
+    from polymq.broker.sessions.backlog import Backlog
     from polymq.broker.sessions.retained_replay import RetainedReplay
     from polymq.broker.sessions.sessions import Resending, Sessions
     from polymq.broker.sessions.wills import Testament
@@ -109,9 +109,9 @@ class MqttSession(SessionEnd):
         self.position = Position(0)
         self.asked_seconds: int | None = None if number else 0
         """How long its client wants it to outlive the connection; None: for ever."""
-        self.away_ms = 0
+        self.away_ms = self.left_ms = 0
         """Since when the client is away, as the log has it; 0: it is there, or that is not noted
-        yet, or the session does not expire."""
+        yet. `left_ms` is for operators, of a session that does not expire (`departures.py`)."""
         self.due_ms = self.due_group = 0
         """When it ends if its client stays away, and with which others (`expiry.py`); or 0."""
         self.connection_number = 0
@@ -130,7 +130,7 @@ class MqttSession(SessionEnd):
         delivered, as far as other subscriptions match it."""
         self.replay: RetainedReplay | None = None
         """What the connection gets of retained messages; None before the first SUBSCRIBE."""
-        self.backlogs = sessions.backlogs if sessions.settings.waiting_max else None
+        self.backlogs = sessions.backlogs if sessions.settings.is_bounded else None
         """Who bounds what waits for it; None where that has no bound."""
         self.backlog: Backlog | None = None
         """What they know of it; None before the first message that counts."""

@@ -95,13 +95,13 @@ class Sessions:
         self.wills = Wills(core, topics, self.by_client.get)
 
     def change(self, settings: SessionSettings) -> None:
-        """Another time to wait for clients, and another number of messages that wait, from now on.
-        All else stays as it was, and there is a bound of messages if there was one."""
+        """Another time to wait for clients, and other bounds of what waits, from now on. All else
+        stays as it was, and there is a bound of messages or bytes if there was one."""
         before, self.settings = self.settings, settings
         self.shares.settings = settings
         self.shares.bounds.change(settings)
-        if settings.waiting_max != before.waiting_max:
-            self.backlogs.change(settings.waiting_max)
+        if settings.bounds != before.bounds:
+            self.backlogs.change(settings)
         if settings.expiry_seconds != before.expiry_seconds:
             self.expiry.change(settings.expiry_seconds)
 

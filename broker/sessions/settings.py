@@ -28,6 +28,7 @@ class SessionSettings:
             too. They need not (3.1.1 part 3.1.2.4).
         waiting_max: how many messages may wait for a persistent session, over all its
             subscriptions; 0: any number. What is in flight does not count.
+        waiting_bytes_max: how many bytes these may have, as they are stored; 0: any number.
         overflow: what gives way when there are more.
         share_strategy: which member of a shared subscription gets a message (`share_turns.py`).
     """
@@ -35,5 +36,16 @@ class SessionSettings:
     expiry_seconds: float = 0.0
     keeps_qos_0: bool = False
     waiting_max: int = 0
+    waiting_bytes_max: int = 0
     overflow: Overflow = DROP_OLDEST
     share_strategy: ShareStrategy = ROUND_ROBIN
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """How much may wait, in messages and in bytes."""
+        return self.waiting_max, self.waiting_bytes_max
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether what waits has a bound."""
+        return any(self.bounds)

@@ -255,6 +255,8 @@ class ShareGroup(SessionGroup):
             more than 0 with that waits while no member is connected.
         waits: there is such a member.
         flight_1: holds what is in flight with QoS 1.
+        free: at least so many bytes may still come before those that wait have to be counted again.
+        is_full_of_bytes: it last lost something for the bound of bytes.
     """
 
     __slots__ = (
@@ -264,6 +266,8 @@ class ShareGroup(SessionGroup):
         "away_end",
         "ended",
         "flight_1",
+        "free",
+        "is_full_of_bytes",
         "members",
         "qos_max",
         "shares",
@@ -292,6 +296,8 @@ class ShareGroup(SessionGroup):
         self.waits = False
         self._lasting = [0, 0, 0]  # members whose sessions outlive their connections, by QoS
         self.flight_1 = ShareFlight(self)
+        self.free = 0
+        self.is_full_of_bytes = False
 
     def begin(self, shares: Shares, address: Address) -> None:
         """It is this share's."""
@@ -305,6 +311,7 @@ class ShareGroup(SessionGroup):
     def forget(self) -> None:
         """It is gone: nothing that knows it is left in it."""
         del self.flight_1
+        self.cursor.watch = None
         self._by_hash = None
         self._flights = ()
 
@@ -642,6 +649,7 @@ class Shares:
     def dropped(self, group: ShareGroup) -> None:
         """Its group is gone."""
         self.by_number.pop(group.number, None)
+        self.bounds.forget(group)
         group.forget()
 
     def reopen(self) -> None:

@@ -435,6 +435,7 @@ class SessionState:
         self._sessions.count_session(session.principal, 1)
         session.asked_seconds = value.get("x")
         session.away_ms = value.get("away", 0)
+        session.left_ms = value.get("left", 0)
         session.inbound.update(value.get("in", ()))
         session.releasing.update(dict.fromkeys(value.get("rel", ())))
         for address, qos, group_number, *queued in value.get("subs", ()):
@@ -479,6 +480,8 @@ class SessionState:
         if session is None:
             return None
         away = {"away": session.away_ms} if session.away_ms else {}
+        if session.left_ms:
+            away["left"] = session.left_ms
         owed = [
             [list(subscription.address), *subscription.owed.row()]
             for subscription in session.subscriptions.values()

@@ -163,7 +163,7 @@ class Subscription(OptionsEnd):
             return False
         group.settle(offset, run.count)
         if self.session.backlog is not None:
-            self.session.backlog.uncounted.passed(group, run.count)
+            self.session.backlog.uncounted.passed(group, run.count, run.end - run.start)
         return True
 
     def _deliver_specially(self, delivery: Delivery, group: SessionGroup) -> None:
@@ -264,7 +264,7 @@ class Subscription(OptionsEnd):
         for other, at in together:
             low = min(other.qos_at(at), publish_qos(run)) == 0
             if low and at < other.away_end and other.group is not None:
-                backlog.uncounted.passed(other.group, run.count)
+                backlog.uncounted.passed(other.group, run.count, run.end - run.start)
 
     def _has_ended(self, run: RecordRun) -> bool:
         """Whether neither this nor another subscription of the session wants the run any more. Of
@@ -316,6 +316,7 @@ class Subscription(OptionsEnd):
 
     def part(self, group: SessionGroup) -> None:
         """The group is no longer its own, and delivers nothing more."""
+        group.cursor.watch = None
         if group.rules is not None:
             group.rules.close()
             group.rules = None

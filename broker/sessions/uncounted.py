@@ -6,19 +6,21 @@ them (`Subscription.deliver`). Where nothing waits, they are passed over when th
 messages that wait, they stay until their turn comes. So they are counted here, and left out of what
 may be too much.
 
-An index entry says whether its message has QoS 0. So nothing is kept for a message, and the count
-is made again after a restart: for a session that may have too much. It follows the queue while
-messages come.
+An index entry says whether its message has QoS 0, and how many bytes it has. So nothing is kept for
+a message, and the count is made again after a restart: for a session that may have too much. It
+follows the queue while messages come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import compress
 from typing import Final, Protocol
 
 from polymq.broker.core import Core
 from polymq.broker.queues.cursor import Cursor
+from polymq.broker.queues.heads import sizes_of
 from polymq.broker.queues.queue import Queue, Registration
 from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 
@@ -43,7 +45,10 @@ class ReaderGroup(Protocol):
 
     queue: Queue
     cursor: Cursor
-    registrations: Sequence[Registration]
+
+    @property
+    def registrations(self) -> Sequence[Registration]:
+        """Those that are served now."""
 
     @property
     def subscription(self) -> Reader | None:
@@ -54,15 +59,22 @@ class _Count:
     """How many messages in front of one subscription do not count, before the offset `end`.
 
     Attributes:
+        bytes: what they have.
         rule: what the subscription's QoS was when they were counted.
     """
 
-    __slots__ = ("count", "end", "rule")
+    __slots__ = ("bytes", "count", "end", "rule")
 
     def __init__(self, end: int, rule: tuple[int, int, int]) -> None:
         self.end = end
         self.count = 0
+        self.bytes = 0
         self.rule = rule
+
+    def passed(self, count: int, size: int) -> None:
+        """So many are gone, with so many bytes."""
+        self.count = max(0, self.count - count)
+        self.bytes = max(0, self.bytes - size) if self.count else 0
 
 
 class Uncounted:
@@ -70,21 +82,23 @@ class Uncounted:
 
     Args:
         keeps_qos_0: everything counts, because everything is delivered.
+        in_bytes: somebody asks for bytes.
 
     Attributes:
         reading: something is on its way from the disk.
     """
 
-    __slots__ = ("_core", "_counts", "_keeps_qos_0", "reading")
+    __slots__ = ("_core", "_counts", "_in_bytes", "_keeps_qos_0", "reading")
 
-    def __init__(self, core: Core, *, keeps_qos_0: bool) -> None:
+    def __init__(self, core: Core, *, keeps_qos_0: bool, in_bytes: bool) -> None:
         self._core = core
+        self._in_bytes = in_bytes
         self._keeps_qos_0 = keeps_qos_0
         self.reading = False
         self._counts: dict[ReaderGroup, _Count] = {}
 
-    def came(self, group: ReaderGroup, first: int, count: int, *, counts: bool) -> None:
-        """Messages became visible at `first`, which count or do not."""
+    def came(self, group: ReaderGroup, first: int, count: int, size: int, *, counts: bool) -> None:
+        """Messages with so many bytes became visible at `first`, which count or do not."""
         if group.registrations or group.subscription is None or self._keeps_qos_0:
             return  # what comes while the client is there counts, until that goes away
         found = self._counts.get(group)
@@ -98,12 +112,13 @@ class Uncounted:
             found.end += count
             if not counts:
                 found.count += count
+                found.bytes += size
 
-    def passed(self, group: ReaderGroup, count: int) -> None:
-        """Their turn came: so many that do not count are gone."""
+    def passed(self, group: ReaderGroup, count: int, size: int) -> None:
+        """Their turn came: so many that do not count are gone, with so many bytes."""
         found = self._counts.get(group)
         if found is not None:
-            found.count = max(0, found.count - count)
+            found.passed(count, size)
 
     def flags(self, group: ReaderGroup, first: int, entries: bytes) -> bytes:
         """One byte for each of the messages from `first` on: 1 if it does not count."""
@@ -141,6 +156,20 @@ class Uncounted:
         if not self._follow(groups, changed):
             return None
         return sum(self._count(group) for group in groups)
+
+    def is_all(self, group: ReaderGroup) -> bool:
+        """Whether nothing that waits in a group counts, as far as is known."""
+        found, subscription = self._counts.get(group), group.subscription
+        if found is None or not found.count or subscription is None:
+            return False
+        waiting = group.cursor.ready_count(group.queue.visible)
+        end = _end(group, subscription)
+        return found.count == waiting and found.end >= end and found.rule == _rule(subscription)
+
+    def bytes_of(self, groups: Sequence[ReaderGroup]) -> int:
+        """The bytes of those that `count` has counted in these groups."""
+        found = [self._counts.get(group) for group in groups]
+        return sum(one.bytes for one in found if one is not None)
 
     def _count(self, group: ReaderGroup) -> int:
         found = self._counts.get(group)
@@ -198,6 +227,8 @@ class Uncounted:
         flags = self.flags(group, first, entries)
         found.end = first + len(flags)
         found.count += flags.count(1)
+        if self._in_bytes:
+            found.bytes += sum(compress(sizes_of(entries), flags))
         return len(flags)
 
 

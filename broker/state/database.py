@@ -155,6 +155,10 @@ class StateDb:
                 (position, epoch, SCHEMA_VERSION, total, _checksum(position, epoch, total)),
             )
 
+    def size_bytes(self) -> int:
+        """The size of the file; 0 if there is none. Raises OSError."""
+        return self._path.stat().st_size if self._is_there() else 0
+
     def discard(self) -> None:
         """Delete the file, at once or before the next save: what is saved from now on is a state of
         its own, and nothing of an older one may be among it."""

@@ -28,6 +28,9 @@ from polymq.core_log.record import RecordParts, RecordTemplate
 STATE_TOPIC: Final = "RMQ_SYS_POLYMQ_STATE"
 """The system topic of all state records. Closed to clients."""
 
+UNREADABLE: Final = (KeyError, IndexError, TypeError, ValueError)
+"""What a handler raises that finds a field missing, or of another type."""
+
 Op = dict[str, Any]
 Entity = tuple[str, str]
 """Kind and key of something that is kept in `state.db`."""
@@ -93,16 +96,19 @@ class Journal:
         """Apply an op that the log holds."""
         self.dirty.update(self._handlers[op["op"]](op))
 
-    def _check_known(self, op: Op) -> None:
-        """Raise UnknownChange unless there is a handler."""
-        if op["op"] not in self._handlers:
-            raise UnknownChange(f"the change {op['op']!r}")
-
     def replay(self, body: bytes) -> None:
-        """Apply an op by its record's body. Raises UnknownChange."""
-        op: Op = json.loads(body.decode("utf-8", "surrogatepass"))
-        self._check_known(op)
-        self.apply(op)
+        """Apply an op by its record's body. Raises UnknownChange: there is no handler, or it finds
+        other contents than it knows. Some of the change may have been applied then."""
+        name: object = "?"
+        try:
+            op: Op = json.loads(body.decode("utf-8", "surrogatepass"))
+            name = op["op"]
+            if name not in self._handlers:
+                raise UnknownChange(f"the change {name!r}")
+            self.apply(op)
+        except UNREADABLE as error:
+            found = f"{type(error).__name__}: {error}"
+            raise UnknownChange(f"the change {name!r} with other contents ({found})") from error
 
 
 def _encode(op: Op) -> bytes:

@@ -26,7 +26,7 @@ from polymq.broker.messages.records import constant_properties
 from polymq.broker.names import (
     EXCHANGE_PROPERTY,
     QUEUES_TOPIC,
-    SYS_TOPIC,
+    SERVER_TOPICS,
     check_characters,
     display_name,
     encode_name,
@@ -173,7 +173,7 @@ class Topics(Publisher):
         core.check_writable()
         check_characters("a topic", name)
         stored = encode_name(name)
-        if (is_own_topic(stored) and not system) or name == SYS_TOPIC:
+        if (is_own_topic(stored) and not system) or name in SERVER_TOPICS:
             raise Refused(Reason.FORBIDDEN, f"topic {name!r} is the broker's own")
         if name in self.topics:
             raise Refused(Reason.DIFFERENT, f"topic {name!r} exists")

@@ -103,6 +103,7 @@ EXAMPLES: Final[dict[str, list[str]]] = {
         "polymq sink --topic sensors --topic orders --every-seconds 60",
     ],
     "store": ["polymq store"],
+    "store holders": ["polymq store holders", "polymq store holders --kind queue --limit 5"],
     "store cut list": ["polymq store cut list"],
     "store cut show": ["polymq store cut show FILE --topic orders --format json"],
     "top": ["polymq top", "polymq top --once --json"],

@@ -59,6 +59,7 @@ SECTIONS: Final[dict[str, list[str]]] = {
         "docs/troubleshooting",
         "docs/console",
         "docs/mqtt-operators",
+        "docs/mqtt-dynamic-security",
         "docs/connections",
         "docs/consumers",
         "docs/queues",

@@ -27,6 +27,7 @@ from __future__ import annotations
 import binascii
 import enum
 import re
+from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ from polymq.gateways.http_cloudevents.attributes import (
     printable,
 )
 from polymq.gateways.http_cloudevents.errors import BadEvent, Problem
+from polymq.gateways.http_cloudevents.kernels.codes import DEPTH_MAX, SPAN_COLUMNS, TOO_DEEP
+from polymq.gateways.http_cloudevents.kernels.texts import children
 
 STRUCTURED: Final = "application/cloudevents+json"
 BATCHED: Final = "application/cloudevents-batch+json"
@@ -237,6 +240,8 @@ def read_members(body: bytes) -> Members:
         parsed = _DECODE_OBJECT(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadEvent("event", _json_fault(error, "object")) from None
+    if body.count(b"[") + body.count(b"{") > DEPTH_MAX:
+        _check_depth(body, len(parsed))
     attributes: dict[str, str] = {}
     others: dict[str, bytes] = {}
     at = text.index("{") + 1
@@ -382,6 +387,14 @@ def decode_string(name: str, raw: bytes) -> str:
         return _DECODE_TEXT(raw)
     except msgspec.DecodeError:
         raise BadEvent(name, "is not a valid JSON string") from None
+
+
+def _check_depth(body: bytes, count: int) -> None:
+    """Raise BadEvent for an object with so many members that has too many values within one
+    another. (How deep the parser goes by itself depends on the version of Python.)"""
+    spans = array("q", bytes(8 * SPAN_COLUMNS * (count + 1)))
+    if children(body, 0, len(body), ord("{"), count + 1, spans) == TOO_DEEP:
+        raise BadEvent("event", "is nested too deeply")
 
 
 def _utf8(body: bytes) -> str:

@@ -33,8 +33,10 @@ from polymq.gateways.mqtt.kernels.fast_path import FastPath
 from polymq.gateways.mqtt.login import ANONYMOUS, Login, authenticate
 from polymq.gateways.mqtt.mapping import broker_name, is_ignored
 from polymq.gateways.mqtt.packets import MQTT_5, Authenticate, Connect, Will
+from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.protocol import Protocol, State
 from polymq.gateways.mqtt.reason_codes import ReasonCode
+from polymq.gateways.mqtt.receive_quota import ReceiveQuota
 from polymq.gateways.mqtt.shared import Shared
 from polymq.gateways.mqtt.subscribing import Outcome
 from polymq.gateways.mqtt.translating import is_translated
@@ -502,6 +504,8 @@ class Connecting(SocketConnection):
             return  # the connection ended meanwhile
         self._counters.connections += 1
         properties = login.properties(session, self._limits, self.user)
+        if Property.RECEIVE_MAXIMUM in properties:
+            self.fast_path.quota = ReceiveQuota(self._limits.receive_max)
         self.write(self._core.accept(present=session.present, properties=properties))
         self.fast_path.session = session if self._core.is_steady else None
         self._announced = client

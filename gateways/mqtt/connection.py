@@ -428,10 +428,12 @@ class Connection(Connecting):
         """Whether what was read waits for a service to say what the client may do."""
         return bool(self._flow.waits & QUESTION)
 
-    def ask_ahead(self, error: Unanswered, run: int, run_count: int) -> None:
-        """Publishes of the inbox have to wait: those of the run before `run`, and all behind it.
-        What they will need, too, is asked with it."""
+    def ask_ahead(self, error: Unanswered, run: int, run_count: int, first: int, last: int) -> None:
+        """Publishes of the inbox have to wait: those of the run before `run`, which are
+        [first, last), and all behind it. What they will need, too, is asked with it."""
         path = self.fast_path
+        if path.quota is not None:
+            path.quota.not_taken(self._shared.inbox.batch, first, last)
         ahead = about_runs(
             self._shared.inbox, run, run_count, path.aliases, path.mapping, self._port.principal
         )
@@ -482,6 +484,8 @@ class Connection(Connecting):
         self._shared.paths.others_received += sum(
             acks[2 : codes.ACK_COLUMNS * ack_count : codes.ACK_COLUMNS]
         )
+        if self.fast_path.quota is not None:
+            self.fast_path.quota.released(acks, ack_count)
         reasons = self._counters.reasons if self.fast_path.five else None
         position, completions, count = yield from acknowledge(acks, ack_count, session, reasons)
         if completions:

@@ -1,4 +1,5 @@
-"""Which user a connection proves to be without a password: by its certificate, or by its proxy."""
+"""Which user a connection proves to be without a password: by its certificate, by a pre-shared key,
+or by its proxy."""
 
 from __future__ import annotations
 
@@ -10,11 +11,22 @@ from polymq.broker.port import Reason, Refused
 from polymq.gateways.mqtt.rules import UserOf
 from polymq.net.certificates import Names, names_of
 from polymq.net.connection import SocketConnection
+from polymq.net.preshared import identity_of
 
 
 def proxied_user(connection: SocketConnection) -> str | None:
     """The common name of the certificate that a proxy has verified."""
     return connection.proxied_name
+
+
+def preshared_user(connection: SocketConnection) -> str | None:
+    """The identity whose pre-shared key the client has proven to have. Raises Refused:
+    NOT_AUTHENTICATED."""
+    transport = connection.transport
+    identity = identity_of(None if transport is None else transport.get_extra_info("ssl_object"))
+    if not identity:
+        raise Refused(Reason.NOT_AUTHENTICATED, "its TLS handshake named no identity")
+    return identity
 
 
 def user_of(part: str) -> UserOf | None:

@@ -81,6 +81,11 @@ class Limits:
     """Messages of QoS 1 and 2 that a client may leave unacknowledged. The engine begins with 32 and
     gives more to a client that keeps up; mosquitto has 20, EMQX 32."""
 
+    receive_max: int = 65_535
+    """Publishes of QoS 1 and 2 that a client of MQTT 5 may leave open (`receive_quota.py`). By
+    default as many as there are packet ids: what waits for its commit is bounded by the log's own
+    limits. EMQX and mosquitto: 32 and 20."""
+
     client_id_bytes_max: int = 256
     """CONNACK 2 beyond. 3.1.1 promises 23 characters [MQTT-3.1.3-5]; ids made of a UUID and names
     need about 100. The id is kept for every session and goes into records of QoS 2 messages."""

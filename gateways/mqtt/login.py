@@ -24,7 +24,7 @@ from polymq.broker.port import BrokerPort, ConnectedClient, Origin, Reason, Refu
 from polymq.gateways.mqtt.features import Features, NotOffered
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import CONNECT_REASONS
-from polymq.gateways.mqtt.packets import MQTT_5, NEVER, Connect, Will, encode_connack
+from polymq.gateways.mqtt.packets import MQTT_5, NEVER, RECEIVE_MAX, Connect, Will, encode_connack
 from polymq.gateways.mqtt.properties import Property
 from polymq.gateways.mqtt.reason_codes import ReasonCode
 from polymq.gateways.mqtt.rules import Rules
@@ -175,6 +175,8 @@ class Login:
             found[Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE] = 0
         if not features.shared_subscriptions:
             found[Property.SHARED_SUBSCRIPTION_AVAILABLE] = 0
+        if limits.receive_max < RECEIVE_MAX:
+            found[Property.RECEIVE_MAXIMUM] = limits.receive_max
         found[Property.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
         found[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_aliases_max
         if self.packet.wants_response_information:  # [MQTT-3.1.2-28]

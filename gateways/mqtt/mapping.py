@@ -45,6 +45,7 @@ from polymq.broker.port import (
     ONE_LEVEL,
     PUBLISHER_PROPERTY,
     REST,
+    SERVER_TOPICS,
     TTL_PROPERTY,
     Address,
     BoundedCache,
@@ -438,7 +439,7 @@ class TopicMapping:
         self._check_levels(pattern)
         levels = self.mounted(pattern).split("/")
         address: list[str] = []
-        if self._fixed_topic is not None and levels[0] != "$SYS":
+        if self._fixed_topic is not None and levels[0] not in SERVER_TOPICS:
             address.append(self._fixed_topic)
         elif levels[0] not in ("+", "#"):
             address.append(_unescape(_TOPIC_ESCAPES, levels.pop(0)))
@@ -448,7 +449,8 @@ class TopicMapping:
         return tuple(address)
 
     def mounted(self, pattern: str) -> str:
-        """A client's filter with the mount point of its listener, but not before `$SYS`."""
+        """A client's filter with the mount point of its listener, but not before the server's
+        topics."""
         if not self._mount_point:
             return pattern
         if pattern.startswith("$"):

@@ -8,6 +8,8 @@ Rules:
   [MQTT-3.3.5-2]. At QoS 0 there is no ack that could lie, so the message is dropped and counted,
   unless it is too large. What is published to `$SYS/...` is dropped: MQTT 5 says that it is not
   authorized, and before that it is acknowledged, because bridges publish there.
+* A request to administrate the server (`control.py`) is not stored either. It is acknowledged when
+  it was taken, and refused like any publish.
 * Messages of QoS 2 carry their packet ids into the log. Where one of a run was taken before, or one
   is refused, the run goes message by message.
 """
@@ -19,7 +21,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from polymq.broker.port import Position, Reason, Refused, Template
-from polymq.core_log.kernels.batch import COLUMNS, FLAGS, IDENTIFIER, Batch
+from polymq.core_log.kernels.batch import (
+    BODY_SIZE,
+    BODY_START,
+    COLUMNS,
+    FLAGS,
+    IDENTIFIER,
+    Batch,
+)
+from polymq.gateways.mqtt.control import REQUESTS, ControlTopics
 from polymq.gateways.mqtt.delays import delay_ms
 from polymq.gateways.mqtt.explaining import REFUSALS_EXPLAINED, TEXTS, Explainer
 from polymq.gateways.mqtt.kernels import codes
@@ -155,6 +165,29 @@ class Publishing:
         Returns:
             Whether they are acknowledged nevertheless; in MQTT 5 with the reason.
         """
+        control = self._shared.control
+        if control is not None and topic == REQUESTS:
+            return self._requested(control, batch, first, last)
+        return self._refused(error, topic, batch, first, last)
+
+    def _requested(self, control: ControlTopics, batch: Batch, first: int, last: int) -> bool:
+        """Publishes [first, last) are requests to administrate the server. Returns and raises as
+        `refused`."""
+        path, rows = self._path, batch.rows
+        assert path.connection is not None
+        user, qos = path.connection.user, rows[first * COLUMNS + FLAGS] & FLAG_QOS
+        for row in range(first, last):
+            start = rows[row * COLUMNS + BODY_START]
+            request = bytes(batch.buffer[start : start + rows[row * COLUMNS + BODY_SIZE]])
+            try:
+                control.take(
+                    path, request, qos=qos >> codes.FLAG_QOS_SHIFT, user=user, port=path.port
+                )
+            except Refused as error:
+                self._refused(error, REQUESTS, batch, row, row + 1)
+        return qos > 0
+
+    def _refused(self, error: Refused, topic: bytes, batch: Batch, first: int, last: int) -> bool:
         counters = self._shared.counted
         path = self._path
         qos = batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS
@@ -166,6 +199,7 @@ class Publishing:
             raise error
         log.debug("QoS %d to %r refused: %s", qos >> 1, topic, error.text)
         if qos:
+            self._close_once(batch, first, last, qos)
             code = PUBLISH_REASONS[error.reason]
             bits = code - codes.REFUSED_BASE << codes.REFUSED_SHIFT
             for at in range(first * COLUMNS + FLAGS, last * COLUMNS, COLUMNS):
@@ -183,9 +217,17 @@ class Publishing:
     def _refused_payloads(self, batch: Batch, first: int, last: int) -> None:
         """Publishes [first, last) are not the text that they are said to be."""
         self._shared.counted.publishes_refused += last - first
-        if batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS:
+        qos = batch.rows[first * COLUMNS + FLAGS] & FLAG_QOS
+        if qos:
+            self._close_once(batch, first, last, qos)
             code = ReasonCode.PAYLOAD_FORMAT_INVALID
             self._path.shared.refusals.append((first, last, code, TEXTS[code]))
+
+    def _close_once(self, batch: Batch, first: int, last: int, qos: int) -> None:
+        """A PUBREC that refuses is the last answer of QoS 2."""
+        quota = self._path.quota
+        if qos == codes.EXACTLY_ONCE and quota is not None:
+            quota.closed(batch, first, last)
 
     def answer(self, batch: Batch, first: int, last: int) -> bytes:
         """The acknowledgements of rows [first, last), of which some were refused: the first of each

@@ -12,6 +12,7 @@ from polymq.broker.port import BrokerPort, StorageFailed
 from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
 from polymq.gateways.mqtt.client_events import ClientEvents
 from polymq.gateways.mqtt.connection import Connection
+from polymq.gateways.mqtt.control import ControlTopics
 from polymq.gateways.mqtt.limits import Limits
 from polymq.gateways.mqtt.mapping import NO_REWRITING, TopicMapping
 from polymq.gateways.mqtt.reason_counts import ReasonCounts
@@ -51,6 +52,7 @@ class Server:
         proxies: behind which its clients are; None: they connect by themselves.
         sys_topics: what clients get of `$SYS/...`; None: nothing.
         client_events: told what they do; None: nobody wants to know.
+        control: what they administrate the server by; None: they cannot.
         rewriting: where clients publish and subscribe instead of where they ask for.
         auto_subscriptions: what each client is subscribed to when it connects.
     """
@@ -68,6 +70,7 @@ class Server:
         proxies: Proxies | None = None,
         sys_topics: SysTopics | None = None,
         client_events: ClientEvents | None = None,
+        control: ControlTopics | None = None,
         rewriting: Rewriting = NO_REWRITING,
         auto_subscriptions: Sequence[AutoSubscription] = (),
     ) -> None:
@@ -88,6 +91,7 @@ class Server:
             rules=rules,
             sys_topics=sys_topics or SysTopics(),
             client_events=client_events,
+            control=control,
             auto_subscriptions=auto_subscriptions,
         )
         self._proxies = proxies

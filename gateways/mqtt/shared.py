@@ -10,6 +10,7 @@ from typing import Final
 from polymq.broker.port import BrokerPort, Position
 from polymq.gateways.mqtt.auto_subscribing import AutoSubscription
 from polymq.gateways.mqtt.client_events import ClientEvents
+from polymq.gateways.mqtt.control import ControlTopics
 from polymq.gateways.mqtt.kernels.batch_path import BatchPath
 from polymq.gateways.mqtt.kernels.fast_path import SharedPaths
 from polymq.gateways.mqtt.limits import Limits
@@ -78,6 +79,8 @@ class Shared:
     sys_topics: SysTopics = field(default_factory=SysTopics)
     client_events: ClientEvents | None = None
     """Told what clients do; None: nobody wants to know."""
+    control: ControlTopics | None = None
+    """What clients administrate the server by; None: they cannot."""
     auto_subscriptions: Sequence[AutoSubscription] = ()
     """What each client is subscribed to when it connects."""
     once_position: Position = NOWHERE

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final
 
 from polymq.broker.port import (
-    SYS_TOPIC,
+    SERVER_TOPICS,
     Address,
     Position,
     Refused,
@@ -57,8 +57,8 @@ class Outcome:
         codes: a code for each filter, in their order.
         replayed: the subscriptions that get the retained messages, and from when on they get what
             is published. No more than a session may have, whatever is sent.
-        of_server: those of `$SYS` topics, and whether they get the values that there are.
-        ended: those of `$SYS` topics that ended.
+        of_server: those of the server's topics, and whether they get the values that there are.
+        ended: those of the server's topics that ended.
         no_local: one of them is with No Local.
         refused: how many filters were.
         refusal: why the first of them was, in words; empty: none was.
@@ -190,10 +190,11 @@ def add_subscription(
         The QoS that is granted.
     """
     address = mapping.address(pattern)
-    if is_shared(address) and pattern_of(address)[0] == SYS_TOPIC:
+    if is_shared(address) and pattern_of(address)[0] in SERVER_TOPICS:
         raise NotOffered(
             ReasonCode.TOPIC_FILTER_INVALID,
-            "topics of $SYS cannot be shared: subscribe to them without $share and $queue",
+            "topics of $SYS and $CONTROL cannot be shared: subscribe to them without $share and "
+            "$queue",
         )
     granted = min(qos, features.qos_max)  # [MQTT-3.2.2-10]
     options = SubscriptionOptions(
@@ -210,7 +211,7 @@ def add_subscription(
     outcome.position = max(outcome.position, since)
     outcome.no_local = outcome.no_local or no_local
     outcome.replayed.pop(address, None)
-    if address[0] == SYS_TOPIC:
+    if address[0] in SERVER_TOPICS:
         outcome.of_server[address] = options, replay
     elif replay:
         outcome.replayed[address] = since
@@ -247,7 +248,7 @@ def unsubscribe(
                 code = ReasonCode.SUCCESS
                 outcome.note(Subscribed(pattern))
             outcome.position = max(outcome.position, session.unsubscribe(address))
-            if address[0] == SYS_TOPIC:
+            if address[0] in SERVER_TOPICS:
                 outcome.ended.append(address)
         outcome.codes.append(code)
         yield

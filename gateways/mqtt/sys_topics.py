@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from polymq.broker.port import SYS_TOPIC, Address, Refused, Session, SubscriptionOptions
+from polymq.broker.port import SERVER_TOPICS, Address, Refused, Session, SubscriptionOptions
 from polymq.gateways.mqtt.fields import encode_length
 from polymq.gateways.mqtt.kernels.codes import SUBSCRIPTION_IDENTIFIER
 
@@ -82,7 +82,7 @@ class SysTopics:
         if not self._parts or session is None or not session.present:
             return  # what a new one has it has just asked for: SUBACK is on its way
         for address, options in session.options():
-            if address[0] == SYS_TOPIC:
+            if address[0] in SERVER_TOPICS:
                 with contextlib.suppress(Refused):  # the session is about to lose it
                     check_read(address)
                     self._subscribed(receiver, address, options, replay=False)

@@ -383,9 +383,9 @@ def user_name(topic: str) -> str:
         raise Refused(Reason.BAD_NAME, f"{topic!r} is not the name of a topic here") from None
 
 
-def need_topic(port: BrokerPort, topic: str) -> TopicInfo:
+def need_topic(port: BrokerPort, topic: str, user_topic: str | None = None) -> TopicInfo:
     """The topic of a request. Raises Refused: NOT_FOUND, FORBIDDEN."""
-    info = find_topic(port, topic, None)
+    info = find_topic(port, topic, user_topic)
     if info is None:
         raise Refused(Reason.NOT_FOUND, f"No topic route info for the topic: {topic}")
     return info

@@ -31,7 +31,6 @@ from polymq.remoting.broker_fields import (
     ProducerGroupFields,
     QueryFields,
     ResetFields,
-    SearchFields,
     SendBackFields,
     SendFields,
     UnregisterFields,
@@ -42,7 +41,14 @@ from polymq.remoting.codes import RequestCode
 from polymq.remoting.connection import Connection, RequestReceived
 from polymq.remoting.errors import BadFields
 from polymq.remoting.frames import ANSWER_BYTES_MAX, FRAME_BYTES_MAX, Command
-from polymq.remoting.headers import Fields, PullFields, QueueFields, TopicFields, read_fields
+from polymq.remoting.headers import (
+    Fields,
+    PullFields,
+    QueueFields,
+    SearchFields,
+    TopicFields,
+    read_fields,
+)
 from polymq.remoting.signed_fields import unknown_field
 from polymq.remoting.signing import Signature, signature_of
 

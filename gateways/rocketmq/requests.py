@@ -29,7 +29,6 @@ from polymq.remoting.broker_fields import (
     GroupFields,
     GroupOffsetFields,
     QueryFields,
-    SearchFields,
     SendFields,
     UnregisterFields,
     ViewFields,
@@ -45,7 +44,7 @@ from polymq.remoting.group_bodies import (
     MessageQueue,
     encode_json,
 )
-from polymq.remoting.headers import Fields, QueueFields, TopicFields
+from polymq.remoting.headers import Fields, QueueFields, SearchFields, TopicFields
 
 if TYPE_CHECKING:
     from polymq.gateways.rocketmq.connection import Connection
@@ -225,7 +224,7 @@ def offset(client: Connection, request: Request) -> Answer:
 def search_offset(client: Connection, request: Request) -> Answer | None:
     """29: the offset by a time."""
     fields = fields_of(request, SearchFields)
-    info = mapping.need_topic(client.port, fields.topic)
+    info = mapping.need_topic(client.port, fields.topic, fields.user_topic)
     client.port.queries.by_time(
         info.name,
         fields.queue_id,

@@ -113,6 +113,17 @@ def modest_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
 
 
 @pytest.fixture(scope="session")
+def narrow_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A server that takes few publishes of a client at once."""
+    if PEER != "polymq":
+        with PEERS[PEER](tmp_path_factory.mktemp(PEER)) as found:
+            yield found
+        return
+    with polymq(tmp_path_factory.mktemp("narrow"), {"mqtt.receive_max": 5}) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     """The server that all tests of this process use."""
     with PEERS[PEER](tmp_path_factory.mktemp(PEER)) as found:

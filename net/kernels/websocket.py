@@ -42,6 +42,7 @@ READ_BYTES_MAX: Final = 8 * 1024
 form 2 ms."""
 
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
+_FIN: Final = 0x80
 _IN_HEADER: Final = -1
 _LENGTH_BYTES: Final = {126: 2, 127: 8}
 _SHORTEST: Final = {0: 0, 2: 126, 8: 1 << 16}
@@ -73,6 +74,11 @@ class Frames:
     def control(self) -> bytes:
         """What the Close frame carries, if that is why it stopped."""
         return bytes(self._control)
+
+    @property
+    def must_look(self) -> bool:
+        """Whether a Ping waits, or it has stopped: mostly neither."""
+        return self._ping is not None or self.stopped != GOING_ON
 
     def take_ping(self) -> bytes | None:
         """What the last Ping carries, once; None if there was none."""
@@ -174,3 +180,13 @@ def _unmasked(data: bytearray, mask: bytes) -> bytes:
     size = len(data)
     key = (mask * (size // 4 + 1))[:size]
     return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(size, "little")
+
+
+def binary_frame(data: bytes) -> bytes:
+    """A whole message as one frame, not masked."""
+    size = len(data)
+    if size < 126:
+        return bytes((_FIN | _BINARY, size)) + data
+    if size < 1 << 16:
+        return bytes((_FIN | _BINARY, 126)) + size.to_bytes(2, "big") + data
+    return bytes((_FIN | _BINARY, 127)) + size.to_bytes(8, "big") + data

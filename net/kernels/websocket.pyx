@@ -6,7 +6,7 @@ against the bytes that are there before it is used.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
@@ -78,6 +78,11 @@ cdef class Frames:
     def control(self):
         """What the Close frame carries, if that is why it stopped."""
         return PyBytes_FromStringAndSize(<char *> self.control_bytes, self.control_count)
+
+    @property
+    def must_look(self):
+        """Whether a Ping waits, or it has stopped."""
+        return self.ping_count >= 0 or self.stopped != GOING_ON
 
     def take_ping(self):
         """What the last Ping carries, once; None if there was none."""
@@ -199,13 +204,38 @@ cdef class Frames:
             self.stopped = CLOSED
 
 
+def binary_frame(bytes data not None):
+    """A whole message as one frame, not masked."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef int more = 0 if size < 126 else 2 if size < 1 << 16 else 8
+    cdef int index
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, 2 + more + size)
+    cdef uint8_t *out = <uint8_t *> PyBytes_AS_STRING(made)
+    out[0] = 0x80 | BINARY
+    out[1] = <uint8_t> (size if more == 0 else 126 if more == 2 else 127)
+    for index in range(more):
+        out[2 + index] = <uint8_t> (<uint64_t> size >> 8 * (more - 1 - index))
+    memcpy(out + 2 + more, PyBytes_AS_STRING(data), size)
+    return made
+
+
 cdef void unmask(uint8_t *to, uint8_t *data, Py_ssize_t count, uint8_t *mask) noexcept:
-    """Forward, a word at a time. `to` may be before `data`, and may be less than a word before it:
-    a word is read before it is written, and the next one is behind what was written."""
+    """Forward, four words at a time and then one. `to` may be before `data`, and may be less than a
+    word before it: words are read before they are written, and the next ones are behind what was
+    written."""
     cdef uint64_t key, word
+    cdef uint64_t words[4]
     cdef Py_ssize_t at = 0
     memcpy(&key, mask, 4)
     memcpy(<uint8_t *> &key + 4, mask, 4)
+    while at + 32 <= count:
+        memcpy(words, data + at, 32)
+        words[0] ^= key
+        words[1] ^= key
+        words[2] ^= key
+        words[3] ^= key
+        memcpy(to + at, words, 32)
+        at += 32
     while at + 8 <= count:
         memcpy(&word, data + at, 8)
         word ^= key

@@ -97,7 +97,8 @@ def basic_login(authorization: str) -> tuple[str | None, bytes | None]:
 async def logged_in(
     port: BrokerPort, user: str | None, password: bytes | None, address: str
 ) -> str:
-    """The principal that a login makes. Raises Refused: NOT_AUTHENTICATED, BANNED, UNDECIDED."""
+    """The principal that a login makes. Raises Refused: NOT_AUTHENTICATED, BANNED, UNDECIDED; RATE
+    if its password was not checked, because it is slowed or there are too many of them."""
     known: asyncio.Future[str | Refused] = asyncio.get_running_loop().create_future()
 
     def answer(principal: str | Refused) -> None:
@@ -112,6 +113,8 @@ async def logged_in(
     finally:
         withdraw()  # if the client has gone
     if isinstance(principal, Refused):
+        if principal.reason is Reason.LIMIT:  # the same login may be right in a moment
+            raise Refused(Reason.RATE, principal.text)
         raise principal
     return principal
 

@@ -8,7 +8,7 @@ import http.client
 import json
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -56,11 +56,30 @@ class AdminClient:
 
     Args:
         credentials: value of the Authorization header, for a server that has users.
+        search: finds both again; None: they stay as they are.
     """
 
-    def __init__(self, ports: Ports, credentials: str | None = None) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        credentials: str | None = None,
+        *,
+        search: Callable[[], tuple[Ports, str | None]] | None = None,
+    ) -> None:
+        self._search = search
+        self._use(ports, credentials)
+
+    def _use(self, ports: Ports, credentials: str | None) -> None:
         self._port = _open_port(ports.admin, "admin")
         self._headers = {} if credentials is None else {"Authorization": credentials}
+
+    def find_again(self) -> bool:
+        """Look where the server is now, and for its token: a restart changes both. Returns whether
+        they have changed."""
+        before = self._port, self._headers
+        if self._search is not None:
+            self._use(*self._search())
+        return before != (self._port, self._headers)
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         """Status and content of a good answer. A body is sent as JSON."""

@@ -9,7 +9,7 @@ import msgspec
 
 from polymq.admin.mqtt_clients import is_within
 from polymq.admin.operations import Call, Given, Group, Operation, Value
-from polymq.admin.pages import STEP_ENTRIES, Listing, Page, PageQuery, page_of
+from polymq.admin.pages import STEP_ENTRIES, Listing, Page, PageQuery, each, page_of
 from polymq.broker.accounts import audit
 from polymq.broker.accounts.bans import parse_network
 from polymq.broker.errors import Reason, Refused
@@ -198,7 +198,7 @@ class ConnectionHandlers:
             names=found,
             find=find,
             row=lambda name, connection: _row(name, connection),
-            number=_newest if query.sort == "newest" else None,
+            numbers=each(_newest) if query.sort == "newest" else None,
         )
         plain = PageQuery(limit=query.limit, after=query.after)
         return (yield from page_of(listing, plain))

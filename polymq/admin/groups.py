@@ -72,7 +72,7 @@ def all_groups(
         BanHandlers(engine, committed, connections).group(),
         UserHandlers(engine, committed).group(),
         PermissionHandlers(engine, committed).group(),
-        StoreHandlers(node).group(),
+        StoreHandlers(node, names.name).group(),
         node.backups.group(),
         ReloadHandlers(node.reloader).group(),
         ReplicationHandlers(node.replication).group(),

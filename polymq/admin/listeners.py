@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
 from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Group, Operation, Value
 from polymq.admin.pages import Listing, Page, PageQuery, page_of
@@ -16,19 +19,24 @@ class Listener(Value):
     """A listener.
 
     Attributes:
-        name: such as mqtt, or mqtts with TLS; mqtt_ws is for MQTT over WebSocket.
+        name: such as mqtt, or mqtts with TLS; mqtt_ws is for MQTT over WebSocket. That of a further
+            MQTT listener begins with `mqtt-`, as in metrics.
         protocol: mqtt, amqp, http or rocketmq.
+        transport: `tcp`, `websocket` or `unix`.
         tls: whether connections have to use TLS.
         host: the address that it is bound to, as the setting names it; 0.0.0.0 and :: are all
-            addresses of the machine.
-        port: on which it listens.
+            addresses of the machine. Empty for a Unix socket.
+        port: on which it listens; null for a Unix socket.
+        path: of the Unix socket; null for the others.
     """
 
     name: str
     protocol: str
+    transport: Literal["tcp", "websocket", "unix"]
     tls: bool
     host: str
-    port: int
+    port: int | None
+    path: str | None
 
 
 class ListenerHandlers:
@@ -48,7 +56,6 @@ class ListenerHandlers:
                     path="/listeners",
                     name="listListeners",
                     summary="List the listeners for clients, with their ports",
-                    about="Further MQTT listeners (`[[mqtt.listeners]]`) are not in the list.",
                     right="monitor",
                     handler=self._list,
                     query=PageQuery,
@@ -67,13 +74,34 @@ class ListenerHandlers:
         names = [*PROTOCOLS, *(f"{name}s" for name in PROTOCOLS), *WEBSOCKETS]
         ports = node.ports()
         return [
-            Listener(
-                name=name,
-                protocol=next(one for one in PROTOCOLS if name.startswith(one)),
-                tls=name.endswith("s") and name != "mqtt_ws",
-                host=node.settings.server.host,
-                port=port,
-            )
-            for name in names
-            if (port := ports.get(name)) is not None
+            *(
+                Listener(
+                    name=name,
+                    protocol=next(one for one in PROTOCOLS if name.startswith(one)),
+                    transport="websocket" if name in WEBSOCKETS else "tcp",
+                    tls=name.endswith("s") and name != "mqtt_ws",
+                    host=node.settings.server.host,
+                    port=port,
+                    path=None,
+                )
+                for name in names
+                if (port := ports.get(name)) is not None
+            ),
+            *self._further(),
         ]
+
+    def _further(self) -> Iterator[Listener]:
+        """Those of `[[mqtt.listeners]]`."""
+        settings, opened = self._node.settings, self._node.mqtt_listeners()
+        for listener in settings.mqtt.listeners:
+            at = opened.get(listener.name)
+            if at is not None:
+                yield Listener(
+                    name=listener.label,
+                    protocol="mqtt",
+                    transport=listener.type,
+                    tls=listener.tls,
+                    host="" if listener.type == "unix" else listener.host or settings.server.host,
+                    port=None if isinstance(at, str) else at,
+                    path=at if isinstance(at, str) else None,
+                )

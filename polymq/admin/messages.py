@@ -264,7 +264,9 @@ class MessageHandlers:
         """Where a page begins. Raises Refused."""
         query = call.query
         info = call.port.topics.info(topic)
-        if info is None or query.queue >= len(info.max_offsets):
+        if info is None:
+            raise Refused(Reason.NOT_FOUND, f"there is no topic {display_name(topic)!r}")
+        if query.queue >= len(info.max_offsets):
             raise Refused(
                 Reason.NOT_FOUND, f"there is no queue {query.queue} of {display_name(topic)!r}"
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from polymq.admin.commits import Committed
 from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.operations import Call, Given, Group, Operation, Value
-from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.pages import Listing, Numbers, Page, PageQuery, each, page_of, values_of
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
@@ -18,10 +19,10 @@ from polymq.broker.sessions.inspection import (
     waiting_count,
 )
 from polymq.broker.sessions.session import MqttSession
-from polymq.steps import in_steps
+from polymq.steps import in_steps, stretches
 
-STEP_SESSIONS: Final = 100
-"""Sessions whose numbers are looked at in one step: each has some subscriptions."""
+STEP_SUBSCRIPTIONS: Final = 1_000
+"""Subscriptions whose messages are counted in one step: below a millisecond."""
 
 
 class MqttSubscription(Value):
@@ -77,8 +78,9 @@ class Session(SessionFigures, kw_only=True):
         client_id: the client identifier that it belongs to.
         user: who it belongs to.
         connected: whether its client is connected.
-        away_ms: since when its client is away, in milliseconds since the epoch; null: it is
-            connected, or that is not known.
+        away_ms: since when its client is away, in milliseconds since the epoch. Of a session that
+            does not expire, and whose client was connected until a crash, the start after it. null:
+            it is connected, or it has gone in the last second.
         ends_ms: when it ends if its client stays away; null: never, or that is not known.
     """
 
@@ -117,15 +119,28 @@ class SessionsQuery(PageQuery):
     state: Literal["all", "connected", "disconnected"] = "all"
 
 
-def _queued(session: MqttSession) -> int:
-    return sum(map(waiting_count, session.subscriptions.values()))
+def _queued(sessions: Sequence[MqttSession]) -> Generator[None, None, list[int]]:
+    """How many messages wait for each."""
+    counts: list[int] = []
+    looked_at = 0
+    for session in sessions:
+        count = 0
+        for subscriptions in stretches(list(session.subscriptions.values()), STEP_SUBSCRIPTIONS):
+            count += sum(map(waiting_count, subscriptions))
+            looked_at += len(subscriptions)
+            if looked_at >= STEP_SUBSCRIPTIONS:
+                looked_at = 0
+                yield
+        counts.append(count)
+    return counts
 
 
-_NUMBERS: Final[Mapping[str, Callable[[MqttSession], float]]] = {
+_NUMBERS: Final[Mapping[str, Numbers[MqttSession]]] = {
     "queued": _queued,
-    "inflight": lambda session: session.unacked.count + len(session.releasing),
-    "subscriptions": lambda session: len(session.subscriptions),
+    "inflight": each(lambda session: session.unacked.count + len(session.releasing)),
+    "subscriptions": each(lambda session: len(session.subscriptions)),
 }
+_CLIENT_ID: Final = attrgetter("client_id")
 
 
 class SessionHandlers:
@@ -197,9 +212,10 @@ class SessionHandlers:
             names=self._sessions,
             find=self._sessions.get,
             row=lambda _, session: session_row(session),
-            number=_NUMBERS.get(query.sort),
+            entries=values_of(self._sessions),
+            names_of=lambda some: list(map(_CLIENT_ID, some)),
+            numbers=_NUMBERS.get(query.sort),
             wants=None if everything else wants,
-            step=STEP_SESSIONS if query.sort == "queued" else None,
             walk=self._sessions.walk,
         )
         return await in_steps(page_of(listing, query))

@@ -31,6 +31,7 @@ class ShownNode:
         registration: with name servers; None: it registers with none.
         gateways: the protocol servers.
         ports: of the listeners for clients, by name; None: it is not open.
+        mqtt_listeners: port or path of the further MQTT listeners, by name.
         recent_lines: the last lines of the log.
         started_ms: when it started, in milliseconds since the epoch.
         reloader: reloads the settings; None: nothing does.
@@ -49,6 +50,7 @@ class ShownNode:
     reloader: Reloader | None
     gateways: Gateways = NO_GATEWAYS
     ports: Callable[[], Mapping[str, int | None]] = dict
+    mqtt_listeners: Callable[[], Mapping[str, int | str]] = dict
     recent_lines: Callable[[], RecentLines] = no_lines
 
     @property

@@ -50,6 +50,8 @@ class Made:
 
 
 Query = TypeVar("Query", bound=Given)
+NO_REQUEST: Final[Any] = None
+"""In the place of the request, where the program itself calls an operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class Call(Generic[Query]):
         body: the value of the type that the operation names; None if it has none.
         caller: who asks, for the audit log.
         port: what the caller may do as a client, for what is in messages.
-        request: for answers that are streams.
+        request: for answers that are streams; NO_REQUEST for operations that have none.
     """
 
     path: Mapping[str, str]

@@ -7,22 +7,25 @@ that key. Nothing is stored between two requests, so a list that changes meanwhi
 more than what changed: an entry whose number changed may be seen twice or not at all, one that is
 sorted by name neither.
 
-Costs: a step looks at STEP_ENTRIES names. Names are compared before anything else is looked up, and
-a list by name without filters compares texts only. Of a table that keeps its names in order
-(`walk`), it looks at those of the page only.
+Costs: a step looks at STEP_ENTRIES names or entries. A list by name without filters compares texts
+only. Of a table that keeps its names in order (`walk`), it looks at those of the page only. A list
+by number or with filters looks at the entries themselves, and makes names of those alone that may
+be on the page: looking up a hundred thousand names costs more than all numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
+from operator import itemgetter
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from polymq.admin.operations import Given, Value
 from polymq.broker.errors import Reason, Refused
+from polymq.steps import stretches
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 500
@@ -32,6 +35,9 @@ STEP_ENTRIES: Final = 1_000
 Key = tuple[Any, ...]
 Entry = TypeVar("Entry")
 Row = TypeVar("Row")
+Candidate = tuple[Key, Any]
+"""What may be on the page: its key, and its entry if that has been looked at."""
+Numbers = Callable[[Sequence[Entry]], Generator[Any, Any, Sequence[float]]]
 
 
 class PageQuery(Given):
@@ -67,51 +73,74 @@ class Listing(Generic[Entry, Row]):
     """How a list is put together.
 
     Attributes:
-        names: all names, as they are when the list is asked for.
-        find: the entry of a name; None: it went meanwhile.
+        names: all names, as they are when the list is asked for. With `entries`, only lists by name
+            without filters need them.
+        find: the entry of a name; None: it went meanwhile. A list without `find` shows its entries
+            as they are.
         row: what is shown of it; may be a generator that returns it, whose steps are made.
-        number: by which the list is sorted, the largest first; None: by name.
+        entries: all entries, in stretches of which each is looked at in one step.
+        names_of: the names of some of these.
+        numbers: of some entries, in steps: by them the list is sorted, the largest first. None: it
+            is sorted by name.
         wants_name: whether a name passes the filters; None: all do.
         wants: whether an entry passes the filters; None: all do.
-        step: how many entries are looked at in one step; None: STEP_ENTRIES.
         walk: the names in their order, that begin with a text and sort behind another one; for
             tables that keep this order. A list by name without filters then looks at no more than
             it shows, and `names` has a length.
     """
 
-    names: Iterable[str]
-    find: Callable[[str], Entry | None]
     row: Callable[[str, Entry], Row | Generator[Any, Any, Row]]
-    number: Callable[[Entry], float] | None = None
+    names: Iterable[str] = ()
+    find: Callable[[str], Entry | None] | None = None
+    entries: Iterable[Sequence[Entry]] | None = None
+    names_of: Callable[[Sequence[Entry]], Sequence[str]] | None = None
+    numbers: Numbers[Entry] | None = None
     wants_name: Callable[[str], bool] | None = None
     wants: Callable[[Entry], bool] | None = None
-    step: int | None = None
     walk: Callable[[str, str | None], Iterator[str]] | None = None
+
+
+def each(number: Callable[[Entry], float]) -> Numbers[Entry]:
+    """The numbers of a stretch, where each costs less than a microsecond."""
+
+    def numbers(entries: Sequence[Entry]) -> Generator[None, None, Sequence[float]]:
+        found = list(map(number, entries))
+        yield
+        return found
+
+    return numbers
+
+
+def values_of(table: Mapping[str, Entry]) -> Iterator[Sequence[Entry]]:
+    """The entries of a table, in stretches."""
+    yield from stretches(list(table.values()), STEP_ENTRIES)
 
 
 def page_of(listing: Listing[Entry, Row], query: PageQuery) -> Generator[Any, Any, Page[Row]]:
     """Make a page, in steps. Raises Refused: BAD_ARGUMENT."""
-    is_plain = listing.number is None and listing.wants is None and listing.wants_name is None
-    if listing.walk is not None and is_plain:
+    by_name = listing.numbers is None and listing.wants is None and listing.wants_name is None
+    if listing.walk is not None and by_name:
         best, total = yield from _walked(listing.walk, listing.names, query)
     else:
         best, total = yield from _looked_at(listing, query)
     rows: list[Row] = []
-    for key in best[: query.limit]:
-        entry = listing.find(key[-1])
+    for key, entry in best[: query.limit]:
+        if listing.find is not None:
+            entry = listing.find(key[-1])
         if entry is not None:  # else it went meanwhile
             row = listing.row(key[-1], entry)
             rows.append((yield from row) if isinstance(row, Generator) else row)
         yield None
     more = len(best) > query.limit
-    return Page(items=rows, next=_text_of(best[query.limit - 1]) if more else None, total=total)
+    return Page(items=rows, next=_text_of(best[query.limit - 1][0]) if more else None, total=total)
 
 
 def _walked(
     walk: Callable[[str, str | None], Iterator[str]], names: Iterable[str], query: PageQuery
-) -> Generator[Any, Any, tuple[list[Key], int]]:
-    """The keys of the page and of one entry more, and the number of all, from a table in order."""
-    best: list[Key] = [(name,) for name in islice(walk(query.prefix, query.after), query.limit + 1)]
+) -> Generator[Any, Any, tuple[list[Candidate], int]]:
+    """What is on the page and one entry more, and the number of all, from a table in order."""
+    first = islice(walk(query.prefix, query.after), query.limit + 1)
+    best: list[Candidate] = [((name,), None) for name in first]
     if not query.prefix:
         assert isinstance(names, Sized)
         return best, len(names)
@@ -125,66 +154,118 @@ def _walked(
 
 def _looked_at(
     listing: Listing[Entry, Row], query: PageQuery
-) -> Generator[Any, Any, tuple[list[Key], int]]:
+) -> Generator[Any, Any, tuple[list[Candidate], int]]:
     """The same, from all entries."""
-    by_name = listing.number is None
+    by_name = listing.numbers is None
     after = None if query.after is None else _key_from(query.after, by_name=by_name)
-    best: list[Key] = []
+    best: list[Candidate] = []
     bound: Key | None = None  # what comes behind it is not on the page
     total = 0
-    names = iter(list(listing.names))  # milliseconds for a hundred thousand: a step of its own
-    yield None
-    while some := list(islice(names, listing.step or STEP_ENTRIES)):
-        found, count = _keys(listing, some, query.prefix, after, bound)
-        total += count
-        if found:
-            best = sorted(best + found)[: query.limit + 1]
-            if len(best) > query.limit:
-                bound = best[-1]
+    for names, entries in _passing(listing, query.prefix):
         yield None
+        total += len(entries if names is None else names)
+        found: list[Candidate]
+        if listing.numbers is None:
+            found = _by_name(listing, names, entries, after, bound)
+        else:
+            numbers = yield from listing.numbers(entries)
+            found = _by_number(listing, numbers, names, entries, after, bound)
+        if found:
+            best = sorted(best + found, key=itemgetter(0))[: query.limit + 1]
+            if len(best) > query.limit:
+                bound = best[-1][0]
+    yield None
     return best, total
 
 
-def _keys(
+def _passing(
+    listing: Listing[Entry, Row], prefix: str
+) -> Iterator[tuple[Sequence[str] | None, Sequence[Entry]]]:
+    """The names and entries that pass the filters, in stretches. Names are None where nobody has
+    asked for them yet; entries are left out where only names are looked at."""
+    needs_entries = listing.numbers is not None or listing.wants is not None
+    find, wants, names_of = listing.find, listing.wants, listing.names_of
+    if listing.entries is not None and (needs_entries or find is None):
+        for entries in listing.entries:
+            if prefix or listing.wants_name is not None:
+                assert names_of is not None
+                named = zip(names_of(entries), entries, strict=True)
+                entries = [one for name, one in named if _wants_name(listing, name, prefix)]
+            yield None, entries if wants is None else [one for one in entries if wants(one)]
+        return
+    assert find is not None
+    # The list of a hundred thousand names takes milliseconds: who asks makes it a step of its own.
+    for names in stretches(list(listing.names), STEP_ENTRIES):
+        if prefix or listing.wants_name is not None:
+            names = [name for name in names if _wants_name(listing, name, prefix)]
+        if not needs_entries:
+            yield names, ()
+            continue
+        pairs = [
+            (name, entry)
+            for name in names
+            if (entry := find(name)) is not None and (wants is None or wants(entry))
+        ]
+        yield [name for name, _ in pairs], [entry for _, entry in pairs]
+
+
+def _wants_name(listing: Listing[Entry, Row], name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and (listing.wants_name is None or listing.wants_name(name))
+
+
+def _by_name(
     listing: Listing[Entry, Row],
-    names: Sequence[str],
-    prefix: str,
+    names: Sequence[str] | None,
+    entries: Sequence[Entry],
     after: Key | None,
     bound: Key | None,
-) -> tuple[list[Key], int]:
-    """Keys of what may be on the page, and how many names pass the filters."""
-    if prefix:
-        names = [name for name in names if name.startswith(prefix)]
-    if listing.wants_name is not None:
-        names = [name for name in names if listing.wants_name(name)]
-    find, wants, number = listing.find, listing.wants, listing.number
-    if wants is not None:
-        names = [name for name in names if (it := find(name)) is not None and wants(it)]
-    count = len(names)
-    if number is None:
-        if after is not None:
-            least = after[0]
-            names = [name for name in names if name > least]
-        if bound is not None:
-            most = bound[0]
-            names = [name for name in names if name < most]
-        return [(name,) for name in names], count
-    there = [entry for entry in map(find, names) if entry is not None]
-    if len(there) < len(names):  # some went meanwhile
-        names = [name for name in names if find(name) is not None]
-    numbers = map(number, there)
-    keys: list[Key]
-    if bound is None:
-        keys = [(-value, name) for value, name in zip(numbers, names, strict=True)]
-    else:
-        least = -bound[0]  # most numbers are smaller: they cost no tuple
-        keys = [
-            (-value, name) for value, name in zip(numbers, names, strict=True) if value >= least
+) -> list[Candidate]:
+    """What of a stretch may be on a page that is sorted by name."""
+    least, most = "" if after is None else after[0], None if bound is None else bound[0]
+    if names is None:
+        assert listing.names_of is not None
+        named = zip(listing.names_of(entries), entries, strict=True)
+        return [
+            ((name,), entry)
+            for name, entry in named
+            if (after is None or name > least) and (most is None or name < most)
         ]
-        keys = [key for key in keys if key < bound]
     if after is not None:
-        keys = [key for key in keys if key > after]
-    return keys, count
+        names = [name for name in names if name > least]
+    if most is not None:
+        names = [name for name in names if name < most]
+    return [((name,), None) for name in names]
+
+
+def _by_number(
+    listing: Listing[Entry, Row],
+    numbers: Sequence[float],
+    names: Sequence[str] | None,
+    entries: Sequence[Entry],
+    after: Key | None,
+    bound: Key | None,
+) -> list[Candidate]:
+    """The same of one that is sorted by a number, the largest first. Where very many have the same
+    number, their names decide, so nothing is made of an entry before its name is compared."""
+    least, last = (None, "") if bound is None else (-bound[0], bound[1])
+    most, first = (None, "") if after is None else (-after[0], after[1])
+    chosen: list[bool] | None = None
+    if numbers and least is not None and min(numbers) < least:
+        chosen = [number >= least for number in numbers]
+    elif numbers and most is not None and max(numbers) > most:
+        chosen = [number <= most for number in numbers]
+    if chosen is not None:
+        numbers, entries = list(compress(numbers, chosen)), list(compress(entries, chosen))
+        names = None if names is None else list(compress(names, chosen))
+    if names is None:
+        assert listing.names_of is not None
+        names = listing.names_of(entries)
+    return [
+        ((-number, name), entry)
+        for number, name, entry in zip(numbers, names, entries, strict=True)
+        if (least is None or number > least or (name < last and number == least))
+        and (most is None or number < most or (name > first and number == most))
+    ]
 
 
 def _text_of(key: Key) -> str:

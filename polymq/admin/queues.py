@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Group, Operation, Value
-from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.pages import Listing, Numbers, Page, PageQuery, each, page_of, values_of
 from polymq.admin.queue_changes import QueueChangeHandlers
 from polymq.admin.queue_moves import QueueMoveHandlers
 from polymq.broker.accounts import audit
@@ -24,11 +24,12 @@ BINDINGS_MAX: Final = 1_000
 
 Kind = Literal["queue", "subscription"]
 
-_NUMBERS: Final[Mapping[str, Callable[[NamedQueue], float]]] = {
-    "ready": attrgetter("group.ready_count"),
-    "unacknowledged": unacknowledged_count,
-    "consumers": lambda found: len(found.group.registrations),
+_NUMBERS: Final[Mapping[str, Numbers[NamedQueue]]] = {
+    "ready": each(attrgetter("group.ready_count")),
+    "unacknowledged": each(unacknowledged_count),
+    "consumers": each(lambda found: len(found.group.registrations)),
 }
+_NAME: Final = attrgetter("queue.name")
 
 
 class Queue(Value):
@@ -231,7 +232,9 @@ class QueueHandlers:
             names=queues,
             find=queues.get,
             row=lambda name, found: Queue(**self._row(name, found)),
-            number=_NUMBERS.get(query.sort),
+            entries=values_of(queues),
+            names_of=lambda some: list(map(_NAME, some)),
+            numbers=_NUMBERS.get(query.sort),
             wants_name=None if kind == "all" else lambda name: _kind(name) == kind,
             wants=None if query.user is None and query.paused is None else self._wants(query),
         )

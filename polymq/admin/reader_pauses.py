@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Operation, Value
-from polymq.admin.reader_survey import Entry, Survey
+from polymq.admin.reader_survey import Survey
 from polymq.admin.readers import ReaderPause, find_reader, pauses_of
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.port import Position, display_name
+from polymq.readers import Source
 
 
 class PauseBody(Given):
@@ -78,41 +79,39 @@ class ReaderPauseHandlers:
         ]
 
     async def _pause(self, call: Call[Given]) -> Pauses:
-        entry = await find_reader(self._survey, call.path["id"])
-        source = entry.source
+        source = await find_reader(self._survey, call.path["id"])
         if isinstance(source, str):
             topic = self._survey.topic_of(source, call.body.topic)
             position = self._engine.groups.pause(source, topic, by=call.caller)
         else:
             topic = ""
-            pausing, name = self._engine.named_queues.pausing, _queue_of(entry, call.body)
+            pausing, name = self._engine.named_queues.pausing, _queue_of(source, call.body)
             position = pausing.pause(name, by=call.caller)
-        return await self._done("reader paused", call, entry, topic, position)
+        return await self._done("reader paused", call, source, topic, position)
 
     async def _resume(self, call: Call[Given]) -> Pauses:
-        entry = await find_reader(self._survey, call.path["id"])
-        source = entry.source
+        source = await find_reader(self._survey, call.path["id"])
         if isinstance(source, str):
             topic = self._survey.topic_of(source, call.body.topic)
             position = self._engine.groups.resume(source, topic)
         else:
             topic = ""
-            position = self._engine.named_queues.pausing.resume(_queue_of(entry, call.body))
-        return await self._done("reader resumed", call, entry, topic, position)
+            position = self._engine.named_queues.pausing.resume(_queue_of(source, call.body))
+        return await self._done("reader resumed", call, source, topic, position)
 
     async def _done(
-        self, what: str, call: Call[Given], entry: Entry, topic: str, position: Position
+        self, what: str, call: Call[Given], source: Source, topic: str, position: Position
     ) -> Pauses:
-        shown = display_name(topic) if topic else None
-        audit.note(what, reader=entry.id, topic=shown, by=call.caller)
+        shown, identity = display_name(topic) if topic else None, self._survey.identity(source)
+        audit.note(what, reader=identity, topic=shown, by=call.caller)
         await self._committed(position)
-        return Pauses(id=entry.id, pauses=pauses_of(self._engine, entry))
+        return Pauses(id=identity, pauses=pauses_of(self._engine, source))
 
 
-def _queue_of(entry: Entry, body: PauseBody) -> str:
+def _queue_of(source: Source, body: PauseBody) -> str:
     """The name of its queue. Raises Refused."""
-    if not isinstance(entry.source, NamedQueue):
+    if not isinstance(source, NamedQueue):
         raise Refused(Reason.LOCKED, "sessions and shares of MQTT cannot be paused")
     if body.topic is not None:
         raise Refused(Reason.BAD_ARGUMENT, "topic is for consumer groups: leave it out")
-    return entry.source.name
+    return source.name

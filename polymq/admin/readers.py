@@ -7,13 +7,14 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from polymq.admin.operations import Call, Given, Group, Operation, Value
-from polymq.admin.pages import Listing, Page, PageQuery, page_of
-from polymq.admin.reader_survey import AT_ONCE, Entry, Kind, State, Survey
+from polymq.admin.pages import STEP_ENTRIES, Listing, Page, PageQuery, page_of
+from polymq.admin.reader_survey import State, Survey
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.port import display_name
 from polymq.broker.port.infos import Pause
+from polymq.readers import Kind, Source, kind_of
 from polymq.steps import in_steps
 
 QUEUES_MAX: Final = 1_000
@@ -22,8 +23,6 @@ CONSUMERS_MAX: Final = 1_000
 """Consumers of one reader that are shown."""
 DATED_MAX: Final = 16
 """Queues of each reader of a list whose oldest message is dated."""
-
-Steps = Generator[Any, Any, Any]
 
 
 class ReaderPause(Value):
@@ -192,58 +191,54 @@ class ReaderHandlers:
         return await in_steps(self._page(call.query), self._reading)
 
     def _page(self, query: ReadersQuery) -> Generator[Any, Any, Page[Reader]]:
-        survey, by_size = self._survey, query.sort == "waiting"
-        found: dict[str, Entry] = {}
-        sizes: dict[str, int] = {}
-        for at, entry in enumerate(survey.entries(query.kind)):
-            if at % AT_ONCE == 0:
-                yield None
-            if not entry.name.startswith(query.prefix):
-                continue
-            if query.user is not None and survey.user_of(entry) != query.user:
-                continue
-            found[entry.id] = entry
-            if by_size:
-                sizes[entry.id] = yield from survey.waiting(entry)
-        listing: Listing[Entry, Reader] = Listing(
-            names=found,
-            find=found.get,
-            row=lambda _name, entry: self._row(entry),
-            number=(lambda entry: sizes[entry.id]) if by_size else None,
+        survey = self._survey
+        listing: Listing[Source, Reader] = Listing(
+            entries=survey.walk(query.kind, step=STEP_ENTRIES),
+            names_of=survey.identities,
+            row=lambda _, source: self._row(source),
+            numbers=survey.waiting if query.sort == "waiting" else None,
+            wants=self._wants(query) if query.prefix or query.user is not None else None,
         )
-        plain = PageQuery(limit=query.limit, after=query.after)
+        plain = PageQuery(limit=query.limit, after=query.after)  # `prefix` is not that of the id
         return (yield from page_of(listing, plain))
 
-    def _row(self, entry: Entry) -> Generator[Any, Any, Reader]:
-        state = yield from self._survey.look(entry, queues_max=DATED_MAX)
-        return Reader(**self._fields(entry, state))
+    def _wants(self, query: ReadersQuery) -> Callable[[Source], bool]:
+        survey, prefix, user = self._survey, query.prefix, query.user
+        return lambda source: (
+            survey.name(source).startswith(prefix)
+            and (user is None or survey.user_of(source) == user)
+        )
 
-    def _fields(self, entry: Entry, state: State) -> dict[str, Any]:
-        oldest = state.oldest_ms
+    def _row(self, source: Source) -> Generator[Any, Any, Reader]:
+        state = yield from self._survey.look(source, queues_max=DATED_MAX)
+        return Reader(**self._fields(source, state))
+
+    def _fields(self, source: Source, state: State) -> dict[str, Any]:
+        survey, oldest = self._survey, state.oldest_ms
         lag = None if oldest is None else max(0, self._clock_ms() - oldest) / 1000
         return {
-            "id": entry.id,
-            "kind": entry.kind,
-            "name": entry.name,
-            "user": self._survey.user_of(entry),
-            "consumers": self._survey.consumer_count(entry),
+            "id": survey.identity(source),
+            "kind": kind_of(source),
+            "name": survey.name(source),
+            "user": survey.user_of(source),
+            "consumers": survey.consumer_count(source),
             "waiting": state.waiting,
             "unacknowledged": state.unacknowledged,
             "oldest_ms": oldest,
             "lag_seconds": lag,
-            "pauses": pauses_of(self._engine, entry),
+            "pauses": pauses_of(self._engine, source),
         }
 
     async def _show(self, call: Call[Given]) -> ReaderDetails:
-        entry = await find_reader(self._survey, call.path["id"])
-        state = await in_steps(self._survey.look(entry, queues_max=QUEUES_MAX), self._reading)
-        consumers = islice(self._survey.consumers(entry), CONSUMERS_MAX)
+        source = await find_reader(self._survey, call.path["id"])
+        state = await in_steps(self._survey.look(source, queues_max=QUEUES_MAX), self._reading)
+        consumers = islice(self._survey.consumers(source), CONSUMERS_MAX)
         return ReaderDetails(
-            **self._fields(entry, state),
+            **self._fields(source, state),
             queues=[
                 ReaderQueue(
-                    topic=one.topic,
-                    queue=one.queue,
+                    topic=display_name(one.topic) if one.topic else "",
+                    queue=one.number,
                     position=one.position,
                     end=one.end,
                     waiting=one.waiting,
@@ -266,13 +261,13 @@ class ReaderHandlers:
         )
 
 
-def pauses_of(engine: Engine, entry: Entry) -> list[ReaderPause]:
+def pauses_of(engine: Engine, source: Source) -> list[ReaderPause]:
     """What is paused of a reader."""
     found: Iterable[tuple[str, Pause]] = ()
-    if isinstance(entry.source, str):
-        found = engine.groups.pauses.of_group(entry.source)
-    elif isinstance(entry.source, NamedQueue) and entry.source.pause is not None:
-        found = [("", entry.source.pause)]
+    if isinstance(source, str):
+        found = engine.groups.pauses.of_group(source)
+    elif isinstance(source, NamedQueue) and source.pause is not None:
+        found = [("", source.pause)]
     return [
         ReaderPause(
             topic=display_name(topic) if topic else "", since_ms=pause.since_ms, by=pause.by
@@ -281,7 +276,7 @@ def pauses_of(engine: Engine, entry: Entry) -> list[ReaderPause]:
     ]
 
 
-async def find_reader(survey: Survey, identity: str) -> Entry:
+async def find_reader(survey: Survey, identity: str) -> Source:
     """A reader by its id. Raises Refused: NOT_FOUND."""
     found = await in_steps(survey.find(identity))
     if found is None:

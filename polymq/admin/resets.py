@@ -13,7 +13,7 @@ from polymq.admin.gateways import Gateways
 from polymq.admin.operations import Call, Given, Operation, Value
 from polymq.admin.operations import Group as OperationGroup
 from polymq.admin.reader_pauses import ReaderPauseHandlers
-from polymq.admin.reader_survey import Entry, Survey, groups_of
+from polymq.admin.reader_survey import Survey
 from polymq.admin.readers import ReaderHandlers, find_reader
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
@@ -22,6 +22,7 @@ from polymq.broker.exchanges.entities import NamedQueue, position_of
 from polymq.broker.port import Address, Position, display_name
 from polymq.broker.queues.queue import Group, Queue
 from polymq.broker.queues.skipping import count_below, offset_at, skip_below
+from polymq.readers import groups_of
 from polymq.steps import in_steps
 
 
@@ -122,11 +123,11 @@ class ResetHandlers:
             if (wanted.to == name) == (value is None):
                 field = "offset" if name == "offset" else "time_ms"
                 raise Refused(Reason.BAD_ARGUMENT, f"{field} is for to={name}, and needed there")
-        entry = await find_reader(self._survey, call.path["id"])
-        if isinstance(entry.source, str):
-            steps = self._move_group(entry.source, wanted)
-        elif isinstance(entry.source, NamedQueue):
-            steps = self._skip(entry, wanted)
+        source = await find_reader(self._survey, call.path["id"])
+        if isinstance(source, str):
+            steps = self._move_group(source, wanted)
+        elif isinstance(source, NamedQueue):
+            steps = self._skip(source, wanted)
         else:
             raise Refused(
                 Reason.LOCKED, "sessions and shares of MQTT cannot be moved: delete the session"
@@ -141,7 +142,7 @@ class ResetHandlers:
         if not wanted.dry_run:
             audit.note(
                 "reader moved",
-                reader=entry.id,
+                reader=self._survey.identity(source),
                 to=wanted.to,
                 topic=wanted.topic,
                 skipped=result.skipped,
@@ -206,17 +207,17 @@ class ResetHandlers:
     # --- queues with a cursor of their own -------------------------------------------------------
 
     def _skip(
-        self, entry: Entry, wanted: ResetBody
+        self, found: NamedQueue, wanted: ResetBody
     ) -> Generator[Any, Any, tuple[list[QueueMove], Position]]:
-        groups = list(groups_of(entry))
+        groups = groups_of(found)
         if wanted.offset is not None and len(groups) > 1:
             text = "a priority queue has no single order of offsets: name a time"
             raise Refused(Reason.BAD_ARGUMENT, text)
-        durable = any(group.queue.durable for _, group in groups)
+        durable = any(group.queue.durable for group in groups)
         if durable and not wanted.dry_run:
             self._engine.core.check_writable(frees=True)
         moves = []
-        for number, group in groups:
+        for number, group in enumerate(groups):
             moves.append((yield from self._skip_one(number, group, wanted)))
         if durable and not wanted.dry_run:
             self._engine.queue_store.write_acks()

@@ -29,6 +29,10 @@ STATUS: Final = {
     Reason.STORAGE_FULL: 507,
 }
 
+TOO_MANY: Final = 429
+RETRY_AFTER: Final = {"Retry-After": "1"}
+"""With TOO_MANY: a login that is slowed is checked again after about a second."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -41,6 +45,8 @@ async def translate(request: web.Request, handler: Handler) -> web.StreamRespons
         response = problem(STATUS[error.reason], error.text)
         if response.status == 401:
             response.headers["WWW-Authenticate"] = 'Basic realm="polymq admin"'
+        if response.status == TOO_MANY:
+            response.headers.update(RETRY_AFTER)
         return response
     except StorageFailed as error:
         return problem(503, str(error))

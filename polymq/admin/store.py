@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from polymq.admin.node import ShownNode
 from polymq.admin.operations import Call, Given, Group, Operation, Value
+from polymq.admin.store_holders import HolderHandlers
+from polymq.broker.port import Address
 from polymq.replication_memory import CUT_DIRECTORY
 from polymq.store_report import store_value
 
@@ -35,6 +38,8 @@ class Store(Value):
         disk_bytes: the size of its disk.
         reserve_bytes: free space below which publishers are refused.
         early_bytes: free space below which topics with a limit lose messages early.
+        ballast_bytes: room that is set aside for saving and deleting when the disk is full; it
+            does not count as free.
         start: first position of the log.
         end: end of the log in memory.
         segments: how many segments it has.
@@ -59,6 +64,7 @@ class Store(Value):
     disk_bytes: int
     reserve_bytes: int
     early_bytes: int
+    ballast_bytes: int
     start: int
     end: int
     segments: int
@@ -78,10 +84,15 @@ class Store(Value):
 
 
 class StoreHandlers:
-    """Carries out the operations on the store."""
+    """Carries out the operations on the store.
 
-    def __init__(self, node: ShownNode) -> None:
+    Args:
+        filter_name: the topic filter that an address stands for.
+    """
+
+    def __init__(self, node: ShownNode, filter_name: Callable[[Address], str]) -> None:
         self._node = node
+        self._holders = HolderHandlers(node.engine, node.store, filter_name)
 
     def group(self) -> Group:
         """The operations."""
@@ -99,6 +110,7 @@ class StoreHandlers:
                     handler=self._show,
                     answer=Store,
                 ),
+                self._holders.operation(),
             ],
         )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from polymq.admin.commits import Committed
 from polymq.admin.operations import Call, Given, Group, Made, Operation, Value
-from polymq.admin.pages import Listing, Page, PageQuery, page_of
+from polymq.admin.pages import Listing, Numbers, Page, PageQuery, each, page_of
 from polymq.broker.accounts import audit
 from polymq.broker.engine import Engine
 from polymq.broker.errors import Reason, Refused
@@ -87,11 +87,11 @@ class TopicChange(Given):
     settings: dict[str, str]
 
 
-_NUMBERS: Final[Mapping[str, Callable[[BrokerTopic], float]]] = {
-    "messages": lambda topic: sum(
-        queue.flushed - queue.index.first_offset for queue in topic.queues
+_NUMBERS: Final[Mapping[str, Numbers[BrokerTopic]]] = {
+    "messages": each(
+        lambda topic: sum(queue.flushed - queue.index.first_offset for queue in topic.queues)
     ),
-    "queues": lambda topic: len(topic.queues),
+    "queues": each(lambda topic: len(topic.queues)),
 }
 
 
@@ -180,7 +180,7 @@ class TopicHandlers:
             find=self._topics.find,
             wants_name=lambda name: name != QUEUES_TOPIC,
             row=lambda _name, topic: _shown(topic.info()),
-            number=_NUMBERS.get(call.query.sort),
+            numbers=_NUMBERS.get(call.query.sort),
         )
         return await in_steps(page_of(listing, call.query))
 

@@ -26,11 +26,12 @@ async def written(
     """Answer with JSON that is made in steps. What the steps raise before their first part is
     raised here, before anything is written."""
     more = dict(headers or {})
-    first = await _next_part(steps)
+    parts = _Parts(steps)
+    first = await parts.following()
     if first is None or request.method == "HEAD":
         steps.close()
         return web.Response(content_type=JSON, headers=more)
-    following = await _next_part(steps)
+    following = await parts.following()
     if following is None:  # it is short, as nearly all are
         return web.Response(body=first, content_type=JSON, headers=more)
     response = web.StreamResponse(headers={**more, "Content-Type": JSON})
@@ -40,22 +41,30 @@ async def written(
         part: bytes | None = following
         while part is not None:
             await response.write(part)
-            part = await _next_part(steps)
+            part = await parts.following()
         await response.write_eof()
     return response
 
 
-async def _next_part(steps: Steps) -> bytes | None:
-    """Make at least PART_BYTES more, with pauses for others; None at the end."""
-    parts: list[bytes] = []
-    size, begin = 0, time.perf_counter()
-    for part in steps:
-        if part is not None:
-            parts.append(part)
-            size += len(part)
+class _Parts:
+    """Makes the parts of an answer, with pauses for others. A client that reads fast makes no
+    pause: what is written to it goes to the socket at once, so the parts share their time."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._begin = time.perf_counter()
+
+    async def following(self) -> bytes | None:
+        """At least PART_BYTES more; None at the end."""
+        parts: list[bytes] = []
+        size = 0
+        for part in self._steps:
+            if part is not None:
+                parts.append(part)
+                size += len(part)
+            if time.perf_counter() - self._begin > SLICE_SECONDS:
+                await asyncio.sleep(0)
+                self._begin = time.perf_counter()
             if size >= PART_BYTES:
                 break
-        if time.perf_counter() - begin > SLICE_SECONDS:
-            await asyncio.sleep(0)
-            begin = time.perf_counter()
-    return b"".join(parts) if parts else None
+        return b"".join(parts) if parts else None

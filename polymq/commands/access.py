@@ -18,7 +18,7 @@ from polymq.admin.client import AdminClient
 from polymq.admin.operator_token import read_token
 from polymq.commands.options import config_option, data_flag, settings_from
 from polymq.errors import ExitCode, Failure
-from polymq.ports import find_ports
+from polymq.ports import Ports, find_ports, running_server
 from polymq.remoting.signing import Credentials
 from polymq.settings import Settings
 
@@ -104,9 +104,19 @@ def admin_client(options: dict[str, Any]) -> AdminClient:
 def admin_client_of(settings: Settings, named: str | None) -> AdminClient:
     """What asks the operator's listener: as the named user, else with the token of the server that
     uses this data directory, if we may read it."""
-    if named is None and (token := read_token(settings.server.data_directory)) is not None:
-        named = f"Bearer {token}"
-    return AdminClient(find_ports(settings), named)
+
+    def find() -> tuple[Ports, str | None]:
+        token = read_token(settings.server.data_directory) if named is None else None
+        return find_ports(settings), named if token is None else f"Bearer {token}"
+
+    def find_again() -> tuple[Ports, str | None]:
+        if is_here and running_server(settings) is None:  # another one may be at the usual ports
+            directory = settings.server.data_directory
+            raise Failure(ExitCode.UNREACHABLE, f"no server uses the data directory {directory}")
+        return find()
+
+    is_here = running_server(settings) is not None
+    return AdminClient(*find(), search=find_again)
 
 
 def read_new_password(file: Path | None) -> str:

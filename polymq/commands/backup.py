@@ -338,6 +338,8 @@ def _failures() -> Iterator[None]:
         yield
     except StoreError as error:
         raise Failure(_code_of(error), str(error)) from error
+    except BrokenPipeError:  # nobody reads the output any more
+        raise
     except OSError as error:
         path = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         raise Failure(ExitCode.CANNOT_CREATE, f"{path}{describe(error)}") from error

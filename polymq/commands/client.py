@@ -15,8 +15,9 @@ from polymq.commands.access import (
     credentials,
     operator_options,
 )
-from polymq.commands.cut import cut, leave_quietly
+from polymq.commands.cut import cut
 from polymq.commands.find import message_find, message_show, show_message
+from polymq.commands.holders import store_holders
 from polymq.commands.messages import message_list, message_peek
 from polymq.commands.options import config_option, data_flag, format_option, settings_from
 from polymq.commands.tables import fetch_items, json_option, show_json
@@ -24,7 +25,7 @@ from polymq.commands.way import message_way
 from polymq.errors import ExitCode, Failure
 from polymq.ports import find_ports
 from polymq.settings import MESSAGE_BYTES_MAX
-from polymq.terminal import confirm, echo, printable
+from polymq.terminal import confirm, echo, leave_quietly, printable
 from polymq.tls import own_tls
 
 
@@ -285,3 +286,4 @@ message.add_command(message_list)
 message.add_command(message_peek)
 message.add_command(message_way)
 store.add_command(cut)
+store.add_command(store_holders)

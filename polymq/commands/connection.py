@@ -99,7 +99,7 @@ def connection_list(
         answer = fetch_items(admin, ("connections",), query, limit)
         print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such connection.")
 
-    show_again(watch, show)
+    show_again(watch, admin, show)
 
 
 @connection.command("show")
@@ -134,7 +134,7 @@ def connection_show(id: str, watch: float | None, as_json: bool, **options: Any)
             }
         )
 
-    show_again(watch, show)
+    show_again(watch, admin, show)
 
 
 @connection.command("close")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from polymq.commands.options import config_option, data_flag, settings_from
+from polymq.commands.options import config_option, data_flag, ready_file_option, settings_from
 from polymq.errors import ExitCode, Failure
 from polymq.net.listener import explain
 from polymq.ports import ADMIN_HOST, find_ports, write_values
@@ -48,11 +48,7 @@ PORT: Final = 9467
     is_flag=True,
     help="Let other machines use it without TLS: passwords cross the network unencrypted.",
 )
-@click.option(
-    "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the port to this file (JSON) as soon as browsers can connect.",
-)
+@ready_file_option("Write the port to this file (JSON) as soon as browsers can connect.")
 def console(
     url: str | None,
     ca: str | None,

@@ -102,7 +102,7 @@ def consumer_list(
         answer = fetch_items(admin, ("consumers",), query, limit)
         print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such reader.")
 
-    show_again(watch, show)
+    show_again(watch, admin, show)
 
 
 @consumer.command("show")
@@ -121,7 +121,7 @@ def consumer_show(id: str, watch: float | None, as_json: bool, **options: Any) -
         else:
             _show(row)
 
-    show_again(watch, show)
+    show_again(watch, admin, show)
 
 
 def _paused(pause: Row) -> str:

@@ -6,8 +6,6 @@ The files are read where they are: no server has to run.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +17,7 @@ from polymq.commands.find import show_message
 from polymq.commands.options import config_option, data_flag, format_option, settings_from
 from polymq.errors import ExitCode, Failure
 from polymq.remoting.records import iterate_records
-from polymq.terminal import echo
+from polymq.terminal import echo, leave_quietly
 
 STATE_TOPIC: Final = b"RMQ_SYS_POLYMQ_STATE"
 
@@ -58,8 +56,10 @@ def cut_list(as_json: bool, **options: Any) -> None:
                     f"{path}  positions {head.position:,} to {head.end:,}  epoch {head.epoch}  "
                     f"stored {cut_at:%Y-%m-%d %H:%M:%S} UTC  {size:,} bytes"
                 )
+    except BrokenPipeError:
+        leave_quietly()
     except (OSError, ValueError) as error:
-        raise Failure(ExitCode.FAILED, f"{directory} cannot be read: {error}") from error
+        raise _unreadable(directory, error) from error
 
 
 @cut.command("show")
@@ -95,7 +95,7 @@ def cut_show(file: str, topic: str | None, form: str, **options: Any) -> None:
         leave_quietly()  # whoever read our output has enough (`| head`)
         return
     except (OSError, ValueError, CorruptRecord) as error:
-        raise Failure(ExitCode.FAILED, f"{path} cannot be read: {error}") from error
+        raise _unreadable(path, error) from error
     if form == "text":
         echo(
             f"{shown:,} messages; {changes:,} records of the broker's own state are not shown.",
@@ -103,9 +103,9 @@ def cut_show(file: str, topic: str | None, form: str, **options: Any) -> None:
         )
 
 
-def leave_quietly() -> None:
-    """Nobody reads the output any more: write nothing, at exit either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _unreadable(path: Path, error: Exception) -> Failure:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return Failure(ExitCode.FAILED, f"{path} cannot be read: {reason}")
 
 
 def directory_of(options: dict[str, Any]) -> Path:

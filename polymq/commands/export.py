@@ -9,12 +9,11 @@ from typing import Any, Final
 import click
 
 from polymq.commands.access import access_key, access_key_options
-from polymq.commands.cut import leave_quietly
 from polymq.commands.find import moment
 from polymq.commands.options import config_option, data_flag, settings_from
 from polymq.errors import ExitCode, Failure
 from polymq.export import Destination, need_pyarrow, run_export
-from polymq.terminal import echo
+from polymq.terminal import echo, leave_quietly
 from polymq.tls import chosen_tls
 
 FORMATS: Final = ("parquet", "arrow", "csv", "jsonl")

@@ -13,6 +13,13 @@ from polymq.admin.client import AdminClient, api_path
 from polymq.commands.access import admin_client, operator_options
 from polymq.commands.tables import fetch_items
 from polymq.errors import ExitCode, Failure
+from polymq.mosquitto.dynamic_security import (
+    BadFile,
+    FoundRule,
+    FoundUser,
+    Remark,
+    read_dynamic_security,
+)
 from polymq.mosquitto.files import (
     Imported,
     ImportedRule,
@@ -114,7 +121,67 @@ def mosquitto_acl(file: Path, role: str, dry_run: bool, **options: Any) -> int:
     return _import(read_acl(_lines(file), role), add, "line", dry_run=dry_run)
 
 
-def _add_rule(client: AdminClient, entry: ImportedRule) -> None:
+@import_users.command("mosquitto-dynamic-security")
+@operator_options
+@_file
+@_dry_run
+def mosquitto_dynamic_security(file: Path, dry_run: bool, **options: Any) -> int:
+    """Create the users and roles of mosquitto's dynamic security, from its file.
+
+    Passwords stay as they are. A user gets the roles of its groups, too. ACLs become rules of their
+    roles. What no rule can say is listed, and users that exist already are not changed. The exit
+    code is 1 if something was not imported as it is in the file.
+
+    Example: polymq user import mosquitto-dynamic-security dynamic-security.json --dry-run
+    """
+    client = admin_client(options)
+    existing = {user["name"] for user in fetch_items(client, ("users",), {}, 0)["items"]}
+    counts = {FoundUser: 0, FoundRule: 0}
+    remarks: list[Remark] = []
+    try:
+        for entry in read_dynamic_security(_content(file)):
+            if isinstance(entry, Remark):
+                remarks.append(entry)
+                continue
+            try:
+                if isinstance(entry, FoundRule):
+                    if not dry_run:
+                        _add_rule(client, entry)
+                else:
+                    _add_user(client, entry, existing, dry_run=dry_run)
+                counts[type(entry)] += 1
+            except Failure as error:
+                if error.code is not ExitCode.FAILED:
+                    raise
+                remarks.append(Remark(_name_of(entry), error.text))
+    except BadFile as error:
+        raise Failure(ExitCode.USAGE, f"{file}: {error}") from error
+    for remark in remarks:
+        echo(f"{printable(remark.where)}: {printable(remark.text)}", err=True)
+    done = "can be imported" if dry_run else "imported"
+    users, acls = _counted(counts[FoundUser], "user"), _counted(counts[FoundRule], "ACL")
+    echo(f"{users} and {acls} {done}, {_counted(len(remarks), 'remark')}.")
+    return ExitCode.FAILED if remarks else ExitCode.OK
+
+
+def _add_user(client: AdminClient, entry: FoundUser, existing: set[str], *, dry_run: bool) -> None:
+    if entry.name in existing:
+        raise Failure(ExitCode.FAILED, "the user exists, and is not changed")
+    if dry_run:
+        return
+    path = api_path("users", entry.name)
+    client.ask("PUT", path, {"hash": entry.password_hash, "roles": entry.roles})
+    if entry.disabled:
+        client.ask("PATCH", path, {"disabled": True})
+
+
+def _name_of(entry: FoundUser | FoundRule) -> str:
+    if isinstance(entry, FoundUser):
+        return f"client {entry.name}"
+    return f"{entry.effect} {entry.subject} {entry.topic}"
+
+
+def _add_rule(client: AdminClient, entry: ImportedRule | FoundRule) -> None:
     body = {
         "effect": entry.effect,
         "subject": entry.subject,
@@ -144,17 +211,27 @@ def _import(
     for problem in problems:
         echo(f"line {problem.line}: {printable(problem.text)}", err=True)
     done = "can be imported" if dry_run else "imported"
-    echo(f"{count} {what}{'' if count == 1 else 's'} {done}, {len(problems)} not.")
+    echo(f"{_counted(count, what)} {done}, {len(problems)} not.")
     return ExitCode.FAILED if problems else ExitCode.OK
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _lines(file: Path) -> list[str]:
     """The lines of a file. Raises Failure."""
     try:
-        if file.stat().st_size > FILE_BYTES_MAX:
-            raise Failure(ExitCode.USAGE, f"{file} has more than {FILE_BYTES_MAX} bytes")
-        return file.read_text(encoding="utf-8").split("\n")
+        return _content(file).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise Failure(ExitCode.USAGE, f"{file} is not UTF-8") from error
+
+
+def _content(file: Path) -> bytes:
+    """What is in a file. Raises Failure."""
+    try:
+        if file.stat().st_size > FILE_BYTES_MAX:
+            raise Failure(ExitCode.USAGE, f"{file} has more than {FILE_BYTES_MAX} bytes")
+        return file.read_bytes()
     except OSError as error:
         raise Failure(ExitCode.USAGE, f"cannot read {file}: {error.strerror or error}") from error

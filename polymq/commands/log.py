@@ -11,9 +11,8 @@ import click
 
 from polymq.admin.client import AdminClient
 from polymq.commands.access import admin_client, operator_options
-from polymq.commands.cut import leave_quietly
 from polymq.commands.tables import fetch_items, show_json, show_table, shown_time
-from polymq.terminal import echo, printable
+from polymq.terminal import echo, leave_quietly, printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Row = dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -23,6 +24,28 @@ def config_option(command: Command) -> Command:
         type=click.Path(dir_okay=False, path_type=Path),
         help="Configuration file (TOML). Default: polymq.toml in this directory, if there is one.",
     )(command)
+
+
+def ready_file_option(text: str) -> Callable[[Command], Command]:
+    """`--ready-file FILE`, in a directory where it can be written: who waits for it waits in vain
+    otherwise, beside a server that runs."""
+    return click.option(
+        "--ready-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        callback=_checked_ready_file,
+        help=text,
+    )
+
+
+def _checked_ready_file(_ctx: click.Context, _option: click.Parameter, file: Path | None) -> Any:
+    if file is None:
+        return None
+    directory = file.absolute().parent
+    if not directory.is_dir():
+        raise click.UsageError(f"--ready-file: there is no directory {directory}: create it first")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise click.UsageError(f"--ready-file: this user may not write in {directory}")
+    return file
 
 
 def setting_flag(flag: str, key: str, text: str) -> Callable[[Command], Command]:

@@ -119,9 +119,10 @@ def top(once: bool, seconds: float, rows: int, as_json: bool, **options: Any) ->
 
     Connections by protocol, the topics that most is published to, the fullest queues, and the
     slowest readers. Rates are those since the look before, of the 500 topics with the most
-    messages.
+    messages. A server that is restarted is waited for.
     """
-    look = Look(admin_client(options), rows)
+    admin = admin_client(options)
+    look = Look(admin, rows)
     look.value()
     time.sleep(SECONDS_MIN)  # a rate takes two looks
 
@@ -132,4 +133,4 @@ def top(once: bool, seconds: float, rows: int, as_json: bool, **options: Any) ->
         else:
             _show(value)
 
-    show_again(None if once else seconds, show)
+    show_again(None if once else seconds, admin, show)

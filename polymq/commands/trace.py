@@ -10,10 +10,9 @@ import click
 
 from polymq.admin.client import api_path
 from polymq.commands.access import admin_client, operator_options
-from polymq.commands.cut import leave_quietly
 from polymq.errors import ExitCode, Failure
 from polymq.packet_texts import packet_text
-from polymq.terminal import echo
+from polymq.terminal import echo, leave_quietly
 
 
 @click.command()

@@ -63,7 +63,7 @@ def webhook_list(
         answer = fetch_items(admin, ("webhooks",), query, limit)
         print_list(answer, _COLUMNS, as_json=as_json, nothing="There is no such webhook.")
 
-    show_again(watch, show)
+    show_again(watch, admin, show)
 
 
 @webhook.command("show")
@@ -82,7 +82,7 @@ def webhook_show(name: str, watch: float | None, as_json: bool, **options: Any) 
         else:
             _show(row)
 
-    show_again(watch, show)
+    show_again(watch, admin, show)
 
 
 def _show(row: Row) -> None:

@@ -10,8 +10,8 @@ from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
+from nicegui import Client, ui
 from nicegui import app as nicegui_app
-from nicegui import ui
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -57,7 +57,9 @@ MENU: Final = (
     Entry("Log", log_lines.PATH, "article", "a"),
     Entry("Limits", operations.LIMITS_PATH, "straighten", "l"),
 )
-SCREENS: Final[Mapping[str, Callable[..., None]]] = {
+Screen = Callable[..., Awaitable[None] | None]
+
+SCREENS: Final[Mapping[str, Screen]] = {
     overview.PATH: overview.show_overview,
     topics.PATH: topics.show_topics,
     f"{topics.PATH}/{{name:path}}": topics.show_topic,
@@ -126,6 +128,7 @@ def make_app(broker: Broker, *, local: bool, secure: bool) -> FastAPI:
     console = Console(broker, Logins(time.monotonic), local, list(MENU))
     nicegui_app.on_startup(broker.start)
     nicegui_app.on_shutdown(broker.stop)
+    nicegui_app.add_exception_handler(404, _not_found)
     _add_pages(console)
     ui.run_with(
         app,
@@ -149,21 +152,36 @@ async def _check_host(
     return await call_next(request)
 
 
+async def _not_found(request: Request, _error: Exception) -> Response:
+    """The answer to a path that is no screen."""
+    with Client(ui.page(""), request=request) as client:
+        ui.page_title("Not found - PolyMQ")
+        with ui.column().classes("absolute-center items-center"):
+            ui.label("There is no such screen").classes("text-h5").props(
+                "role=heading aria-level=1"
+            )
+            ui.label("The address may be mistyped, or of another version of the console.")
+            ui.button("Overview", on_click=lambda: ui.navigate.to("/"))
+    return client.build_response(request, 404)
+
+
 def _add_pages(console: Console) -> None:
-    def page(path: str, show: Callable[..., None]) -> None:
+    def page(path: str, show: Screen) -> None:
         """A screen that only those see who are logged in."""
 
-        async def shown() -> Response | None:
+        async def answer(*names: str) -> Response | None:
             if not await is_let_in(console):
                 return RedirectResponse("/login")
-            show(console)
+            asking = show(console, *names)
+            if asking is not None:
+                await asking
             return None
 
+        async def shown() -> Response | None:
+            return await answer()
+
         async def shown_one(name: str) -> Response | None:
-            if not await is_let_in(console):
-                return RedirectResponse("/login")
-            show(console, name)
-            return None
+            return await answer(name)
 
         wanted = shown_one if "{name" in path else shown
         ui.page(path, response_timeout=ANSWER_SECONDS_MAX)(wanted)

@@ -71,7 +71,7 @@ def show_connect(console: Console, topic: str = TOPIC_DEFAULT) -> None:
 def listening(listeners: list[Row], protocol: Protocol) -> str:
     """Where the listeners of a protocol are, in a sentence."""
     found = [
-        f"{one['name']} at port {one['port']}"
+        f"{one['name']} at {where(one)}"
         for one in listeners
         if one["protocol"] == protocol.listener
     ]
@@ -81,6 +81,12 @@ def listening(listeners: list[Row], protocol: Protocol) -> str:
             "the configuration."
         )
     return f"Listeners: {', '.join(found)}."
+
+
+def where(listener: Row) -> str:
+    """The port of a listener, or the path of its socket."""
+    path = listener.get("path")  # brokers before it was there have ports only
+    return f"port {listener['port']}" if path is None else str(path)
 
 
 def host_for(url: str, bound: str) -> str:

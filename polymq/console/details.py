@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ class Action:
         done: what is said then, about the answer (an empty one if there is none).
         leads_to: the screen that is shown then; empty: this one.
         is_harmless: the button is not red.
+        suits: whether it can be done to the object as it is now; the button is hidden otherwise.
     """
 
     label: str
@@ -43,17 +44,37 @@ class Action:
     query: Mapping[str, Any] | None = None
     leads_to: str = ""
     is_harmless: bool = False
+    suits: Callable[[Row], bool] | None = None
 
 
-def show_actions(console: Console, actions: Sequence[Action], row: Callable[[], Row]) -> None:
+def show_actions(
+    console: Console,
+    actions: Sequence[Action],
+    row: Callable[[], Row],
+    rights: Collection[str] | None = None,
+) -> Callable[[Row], None]:
     """Buttons for what the login allows.
 
     Args:
         row: the object as it was last shown.
+        rights: to this object; None: as to all.
+
+    Returns:
+        What shows the buttons that suit the object as it is then.
     """
-    allowed = [action for action in actions if console.may(action.right)]
+    allowed = [
+        action
+        for action in actions
+        if (console.may(action.right) if rights is None else action.right in rights)
+    ]
+    buttons: list[tuple[ui.button, Callable[[Row], bool]]] = []
+
+    def choose(shown: Row) -> None:
+        for button, suits in buttons:
+            button.set_visibility(suits(shown))
+
     if not allowed:
-        return
+        return choose
     with ui.row():
         for action in allowed:
             button = ui.button(
@@ -63,6 +84,10 @@ def show_actions(console: Console, actions: Sequence[Action], row: Callable[[], 
             )
             if not action.is_harmless:
                 button.props("color=negative")
+            if action.suits is not None:
+                button.set_visibility(False)
+                buttons.append((button, action.suits))
+    return choose
 
 
 async def carry_out(console: Console, action: Action, row: Row) -> bool:
@@ -88,6 +113,7 @@ def show_details(
     build: Callable[[Row], None],
     *,
     actions: Sequence[Action] = (),
+    rights: Collection[str] | None = None,
     query: Mapping[str, Any] | None = None,
 ) -> None:
     """Show an object that refreshes itself. It is built anew when it has changed.
@@ -95,9 +121,10 @@ def show_details(
     Args:
         parts: of the path of the API.
         build: puts the values on the page.
+        rights: see `show_actions`.
     """
     shown: dict[str, Row] = {}
-    show_actions(console, actions, lambda: shown.get("row", {}))
+    choose = show_actions(console, actions, lambda: shown.get("row", {}), rights)
     box = ui.column().classes("w-full")
 
     async def refresh() -> None:
@@ -105,6 +132,7 @@ def show_details(
         if shown.get("row") == row:
             return
         shown["row"] = row
+        choose(row)
         box.clear()
         with box:
             build(row)

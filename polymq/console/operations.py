@@ -63,10 +63,40 @@ BANS = ListScreen(
 )
 
 
+HOLDERS = ListScreen(
+    parts=("store", "holders"),
+    key="id",
+    columns=(
+        text_column("Needed by", "name"),
+        text_column("Kind", "kind"),
+        Column(label="From position", text=lambda row: number(row["position"]), align="right"),
+        Column(label="Of the log", text=lambda row: size(row["held_bytes"]), align="right"),
+        Column(label="Age", text=lambda row: duration(row["age_seconds"]), align="right"),
+    ),
+    sorts={"position": "position, the oldest first", "id": "kind and name"},
+    filters={
+        "kind": {
+            "all": "all",
+            "topic": "topics",
+            "queue": "AMQP queues",
+            "subscription": "subscriptions",
+            "session": "MQTT sessions",
+            "share": "shared subscriptions",
+            "group": "other cursors",
+            "delayed": "delayed and half messages",
+            "retained": "retained messages",
+            "backup": "backups",
+            "unsaved": "what is not saved yet",
+        }
+    },
+)
+
+
 def show_store(console: Console) -> None:
     """The log and its disk: who holds what."""
     with frame(console, "Disk and retention", STORE_PATH):
         show_details(console, ("store",), _show_store)
+        show_list(console, HOLDERS)
 
 
 def _show_store(row: dict[str, Any]) -> None:

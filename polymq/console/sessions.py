@@ -60,6 +60,7 @@ def show_session(console: Console, client_id: str) -> None:
             parts=("mqtt", "clients", client_id),
             question=lambda _row: f"Disconnect {client_id}? Its session stays.",
             done=lambda _answer: "disconnected",
+            suits=lambda row: bool(row["connected"]),
         ),
         Action(
             label="Delete",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import quote
 
 from nicegui import ui
 
+from polymq.console.api import ApiError
 from polymq.console.details import Action, show_details
 from polymq.console.fields import show_fields, show_rows
 from polymq.console.lists import Column, ListScreen, opens, show_list, text_column
@@ -46,8 +48,9 @@ def show_topics(console: Console) -> None:
         show_list(console, LIST)
 
 
-def show_topic(console: Console, name: str) -> None:
-    """One topic."""
+async def show_topic(console: Console, name: str) -> None:
+    """One topic. Its administrators need no right to others."""
+    rights = await _rights(console, name)
     delete = Action(
         label="Delete",
         icon="delete",
@@ -71,11 +74,21 @@ def show_topic(console: Console, name: str) -> None:
                     icon=icon,
                     on_click=lambda path=path: ui.navigate.to(f"{path}/{quote(name, safe='')}"),
                 )
-            if console.may("admin"):
+            if "admin" in rights:
                 ui.button(
                     "Change settings", icon="tune", on_click=lambda: change_settings(console, name)
                 )
-        show_details(console, ("topics", name), _show, actions=[delete])
+        show_details(console, ("topics", name), _show, actions=[delete], rights=rights)
+
+
+async def _rights(console: Console, name: str) -> Collection[str]:
+    """What who is logged in may do with a topic. What is wrong then is shown with the topic."""
+    try:
+        found = await console.ask("GET", "caller", query={"topic": name})
+    except ApiError:
+        return ()
+    rights: list[str] = found.get("topic_rights") or found["rights"]
+    return rights
 
 
 def _show(row: dict[str, Any]) -> None:

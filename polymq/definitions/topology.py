@@ -15,7 +15,7 @@ from polymq.broker.exchanges.entities import Exchange as BrokerExchange
 from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
 from polymq.broker.names import (
     SERVER_NAMED,
-    SYS_TOPIC,
+    SERVER_TOPICS,
     check_characters,
     display_name,
     encode_name,
@@ -85,7 +85,7 @@ def topic_kind(engine: Engine) -> Kind[TopicDefinition]:
     def check(wanted: TopicDefinition) -> TopicDefinition:
         name = parse_display_name(wanted.name)
         check_characters("a topic", name)
-        if is_own_topic(encode_name(name)) or name == SYS_TOPIC:
+        if is_own_topic(encode_name(name)) or name in SERVER_TOPICS:
             raise Refused(Reason.FORBIDDEN, f"topic {wanted.name!r} is the broker's own")
         values = parse_settings(_texts(wanted))
         settings = {key: values[key] for key in sorted(values) if values[key] is not None}

@@ -20,6 +20,7 @@ import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 from polymq.admin.written_answers import Steps
@@ -35,6 +36,8 @@ STEP_ROWS: Final = 20
 """Rows that are made in one step: below a millisecond."""
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
+
+_FIRST: Final = itemgetter(0)
 
 Row = Mapping[str, Any]
 Entry = Any
@@ -200,14 +203,14 @@ def _ordered(
             counts[1] += len(found)
         if sort is not None:
             keyed = yield from _keyed(items, found, sort)
-            stretches.append(sorted(keyed, key=_first, reverse=wanted.reverse))
+            stretches.append(sorted(keyed, key=_FIRST, reverse=wanted.reverse))
         elif name is not None:
             stretches.append(sorted(found, key=name, reverse=wanted.reverse))
         else:
             stretches.append(found)
         yield
     if sort is not None:
-        merged = heapq.merge(*stretches, key=_first, reverse=wanted.reverse)
+        merged = heapq.merge(*stretches, key=_FIRST, reverse=wanted.reverse)
         return (entry for _, entry in merged)
     if name is not None:
         return iter(heapq.merge(*stretches, key=name, reverse=wanted.reverse))
@@ -242,10 +245,6 @@ def _matching(
     return found
 
 
-def _first(keyed: tuple[Any, Entry]) -> Any:
-    return keyed[0]
-
-
 def _keyed(
     items: Items, entries: Sequence[Entry], path: Sequence[str]
 ) -> Generator[None, None, list[tuple[Any, Entry]]]:
@@ -254,7 +253,7 @@ def _keyed(
         for begin in range(0, len(entries), STEP_KEYS):
             some = entries[begin : begin + STEP_KEYS]
             numbers = zip(map(items.key, some), some, strict=True)
-            keyed += [((1, number), entry) for number, entry in numbers if number is not None]
+            keyed += [(number, entry) for number, entry in numbers if number is not None]
             yield
         return keyed
     for index, entry in enumerate(entries, 1):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from polymq.broker.accounts import audit
 from polymq.broker.exchanges.entities import NamedQueue
-from polymq.broker.named_queues.inspection import inspect_backlog
+from polymq.broker.named_queues.inspection import inspect_backlog, unacknowledged_count
 from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
 from polymq.gateways.amqp import mapping
 from polymq.management.callers import Rank
@@ -24,6 +25,7 @@ QUEUE_TYPE: Final = "x-queue-type"
 CLASSIC: Final = "classic"
 _SORTED: Final = frozenset((name,) for name in (*GAUGES, "consumers"))
 """Fields that a list is sorted by without making its rows."""
+_NAME: Final = attrgetter("queue.name")
 _ACTIONS: Final = ("sync", "cancel_sync")
 
 
@@ -53,13 +55,8 @@ def number_of(found: NamedQueue, name: str) -> int:
     """One of the numbers that most lists are sorted by, without those around it."""
     if name == "consumers":
         return len(found.group.registrations)
-    number = 0
-    for group in found.group.all_groups():
-        if name != "messages_unacknowledged":
-            number += group.ready_count
-        if name != "messages_ready":
-            number += group.cursor.outstanding_count
-    return number
+    ready = 0 if name == "messages_unacknowledged" else found.group.ready_count
+    return ready if name == "messages_ready" else ready + unacknowledged_count(found)
 
 
 class QueueHandlers:
@@ -93,24 +90,18 @@ class QueueHandlers:
         shown_count = len(queues) if wanted.page is None else wanted.page_size
         rates = self._context.rates.rates_of_many(shown_count)
 
-        def row(name: str) -> Mapping[str, Any] | None:
-            found = queues.get(name)
-            return None if found is None else self.row(found, rates)
+        def row(found: NamedQueue) -> Mapping[str, Any] | None:
+            return self.row(found, rates) if queues.get(found.name) is found else None
 
-        def number(name: str) -> int | None:
-            found = queues.get(name)
+        def number(found: NamedQueue) -> int:
             assert wanted.sort is not None
-            return None if found is None else number_of(found, wanted.sort[0])
-
-        def wants(name: str) -> bool:
-            found = queues.get(name)
-            return found is not None and caller.may_see(engine, found)
+            return number_of(found, wanted.sort[0])
 
         return Items(
-            entries=list(queues),
+            entries=list(queues.values()),
             row=row,
-            name=str,
-            wants=None if caller.sees_all else wants,
+            name=_NAME,
+            wants=None if caller.sees_all else lambda found: caller.may_see(engine, found),
             key=number if wanted.sort is not None and tuple(wanted.sort) in _SORTED else None,
         )
 

@@ -19,6 +19,7 @@ from typing import Final
 from aiohttp import web
 
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX, AdminConnection
+from polymq.admin.responses import RETRY_AFTER
 from polymq.admin.web_listener import WebListener
 from polymq.admin.written_answers import JSON, written
 from polymq.broker.errors import Refused, StorageFailed
@@ -30,6 +31,7 @@ from polymq.management.errors import (
     LOGIN_FAILED,
     NOT_AUTHORIZED,
     TOO_LARGE,
+    TOO_MANY,
     UNAVAILABLE,
     Problem,
     problem_of,
@@ -176,6 +178,8 @@ def _refusal(problem: Problem) -> web.Response:
     headers = dict(HEADERS)
     if problem.status == NOT_AUTHORIZED and problem.reason == LOGIN_FAILED:
         headers["WWW-Authenticate"] = 'Basic realm="RabbitMQ Management"'
+    if problem.status == TOO_MANY:
+        headers |= RETRY_AFTER
     response = web.Response(
         status=problem.status, body=encode(problem.value()), content_type=JSON, headers=headers
     )

@@ -127,7 +127,7 @@ def _session_probes(engine: Engine) -> list[Probe]:
         counter(
             "polymq_session_messages_dropped",
             "Messages that full MQTT sessions and shared subscriptions lost "
-            "(mqtt.session_queue_max).",
+            "(mqtt.session_queue_max, mqtt.session_queue_bytes_max).",
             lambda: engine.sessions.backlogs.dropped_count + shares.bounds.dropped_count,
         ),
         gauge(

@@ -2,9 +2,8 @@
 
 Rules:
 
-* A *reader* is what takes messages once: an AMQP queue, a named subscription of HTTP (a webhook or
-  a pull subscription), a persistent MQTT session, a shared subscription, or a consumer group of
-  RocketMQ in one topic.
+* Which readers there are, and how far each is, is said by `polymq/readers.py`. A subscription of
+  HTTP is a webhook or is pulled, and a consumer group is a reader of each topic.
 * Each scrape looks at all of them, in steps (`exposition.py`). Nothing is counted meanwhile.
 * How old a message is, is in its queue's entry, in memory for what is new. What has to be read from
   the disk is read for `READS_MAX` messages of each scrape, and remembered as long as its reader
@@ -16,21 +15,22 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Set
+from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from itertools import count
 from typing import Final
 
 from polymq.broker.engine import Engine
-from polymq.broker.named_queues.named_queues import SUBSCRIPTION_PREFIX
+from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.port import Address, display_name
 from polymq.broker.queues.inspection import Need, NeedRecord, stored_ms
-from polymq.broker.queues.queue import Group, Queue
+from polymq.broker.queues.queue import Queue
 from polymq.broker.sessions.session import MqttSession
 from polymq.core_log.kernels.layout import PRIVATE_ENTRY_SIZE
 from polymq.metrics.labels import label_value
 from polymq.metrics.registry import Probe, Value, gauge
+from polymq.readers import Kind, Progress, Readers, Source, in_flight_count, is_idle, kind_of
 
 QUEUE: Final = "amqp_queue"
 SUBSCRIPTION: Final = "http_subscription"
@@ -38,9 +38,15 @@ WEBHOOK: Final = "webhook"
 SESSION: Final = "mqtt_session"
 SHARE: Final = "mqtt_share"
 CONSUMERS: Final = "rocketmq_group"
-KINDS: Final = (QUEUE, SUBSCRIPTION, WEBHOOK, SESSION, SHARE, CONSUMERS)
+KINDS: Final[Mapping[Kind, str]] = {
+    "queue": QUEUE,
+    "subscription": SUBSCRIPTION,
+    "session": SESSION,
+    "share": SHARE,
+    "group": CONSUMERS,
+}
 AT_ONCE: Final = 32
-"""Groups that are looked at in one step: some 100 us."""
+"""Readers, and queues of one, that are looked at in one step: some 100 us."""
 READS_MAX: Final = 500
 """Reads from the disk of one scrape, some 100 us each, in another thread."""
 KNOWN_MAX: Final = 100_000
@@ -54,8 +60,8 @@ class Reader:
     """One reader, or all of a kind.
 
     Attributes:
-        key: what its name is made of; the name itself is made for few.
-        topic: of a consumer group.
+        source: the reader; None: many. A name is made of it for few.
+        topic: of a consumer group, as it is stored.
         lag: messages that it has not got.
         unacknowledged: messages that it has got and not settled.
         lag_ms: when the oldest of the former was stored, in milliseconds since the epoch; 0: there
@@ -64,7 +70,7 @@ class Reader:
     """
 
     kind: str
-    key: str | Address
+    source: Source | None
     topic: str = ""
     lag: int = 0
     unacknowledged: int = 0
@@ -100,11 +106,11 @@ class Found:
     """
 
     def __init__(self, shown_max: int = 0) -> None:
-        self.totals = {kind: Total(kind, "") for kind in KINDS}
+        self.totals = {kind: Total(kind, None) for kind in (*KINDS.values(), WEBHOOK)}
         self.unknown_count = 0
         """Messages whose age is not known yet."""
         self._shown_max = shown_max
-        self._largest: dict[str, list[tuple[int, int, Reader]]] = {kind: [] for kind in KINDS}
+        self._largest: dict[str, list[tuple[int, int, Reader]]] = {kind: [] for kind in self.totals}
         self._number = count()  # orders readers of one size
 
     def add(self, reader: Reader) -> None:
@@ -125,7 +131,7 @@ class Found:
 
     def left_out(self) -> dict[str, float]:
         """How many of each kind are not."""
-        return {kind: self.totals[kind].readers - len(self._largest[kind]) for kind in KINDS}
+        return {kind: self.totals[kind].readers - len(self._largest[kind]) for kind in self.totals}
 
 
 class ReaderSurvey:
@@ -146,10 +152,9 @@ class ReaderSurvey:
         filter_name: Callable[[Address], str],
         shown_max: int = 0,
     ) -> None:
-        self._engine = engine
+        self._readers = Readers(engine, filter_name=filter_name)
         self._clock_ms = clock_ms
         self._webhooks = webhooks
-        self._filter_name = filter_name
         self._shown_max = shown_max
         self._found = Found()
         self._shown: list[tuple[tuple[str, ...], Reader]] = []  # with their labels
@@ -164,97 +169,54 @@ class ReaderSurvey:
         found = Found(self._shown_max)
         self._reads_left = READS_MAX
         self._next = {}
-        yield from self._named_queues(found)
-        yield from self._sessions(found)
-        yield from self._shares(found)
-        yield from self._consumer_groups(found)
+        webhooks = self._webhooks()
+        for some in self._readers.walk(step=AT_ONCE):
+            for source in some:
+                yield from self._look(source, webhooks, found)
+            yield None
         self._known, self._next = self._next, {}
         shown: list[tuple[tuple[str, ...], Reader]] = []
         for at, reader in enumerate(found.shown()):
-            shown.append(((reader.kind, self._name(reader), label_value(reader.topic)), reader))
+            shown.append((self._labels(reader), reader))
             if at % AT_ONCE == 0:
                 yield None
         self._found, self._shown = found, shown
 
-    def _named_queues(self, found: Found) -> Steps:
-        queues, webhooks = self._engine.named_queues.queues, self._webhooks()
-        for at, name in enumerate(list(queues)):
-            named = queues.get(name)
-            if named is None:
-                continue  # it was deleted meanwhile
-            reader = Reader(_kind_of(name, webhooks), name)
-            for group in named.group.all_groups():
-                if _has_something(group):
-                    yield from self._look(reader, group, found)
+    def _look(self, source: Source, webhooks: Set[str], found: Found) -> Steps:
+        """Add a reader; a consumer group is one of each topic."""
+        kind = KINDS[kind_of(source)]
+        if kind == SUBSCRIPTION and self._readers.name(source) in webhooks:
+            kind = WEBHOOK
+        if isinstance(source, NamedQueue) and is_idle(source):
+            found.add(Reader(kind, source))
+            return
+        readers: dict[str, Reader] = {}
+        if not isinstance(source, str):
+            readers[""] = Reader(kind, source)
+        for at, progress in enumerate(self._readers.progress(source), 1):
+            reader = readers.get(progress.topic)
+            if reader is None:
+                reader = readers[progress.topic] = Reader(kind, source, progress.topic)
+            reader.lag += progress.waiting
+            reader.unacknowledged += progress.unacknowledged
+            if progress.waiting or progress.unacknowledged:
+                yield from self._date(reader, progress, found)
+            if at % AT_ONCE == 0:
+                yield None
+        for reader in readers.values():
+            if isinstance(source, MqttSession):
+                reader.unacknowledged = in_flight_count(source)
             found.add(reader)
-            if at % AT_ONCE == 0:
-                yield None
 
-    def _sessions(self, found: Found) -> Steps:
-        for at, session in enumerate(list(self._engine.sessions.by_client.values())):
-            if not session.clean:
-                yield from self._session(session, found)
-            if at % AT_ONCE == 0:
-                yield None
-
-    def _session(self, session: MqttSession, found: Found) -> Steps:
-        reader = Reader(SESSION, session.client_id)
-        for at, subscription in enumerate(list(session.subscriptions.values()), 1):
-            group = subscription.group
-            if subscription.durable and not subscription.is_shared and group is not None:
-                if _has_something(group):
-                    yield from self._look(reader, group, found)
-            if at % AT_ONCE == 0:
-                yield None
-        # What is in flight stands in the queues of all filters that it matches.
-        reader.unacknowledged = session.unacked.count + len(session.releasing)
-        found.add(reader)
-
-    def _shares(self, found: Found) -> Steps:
-        shares = self._engine.sessions.shares.by_address
-        for at, (address, group) in enumerate(list(shares.items())):
-            reader = Reader(SHARE, address)
-            if _has_something(group):
-                yield from self._look(reader, group, found)
-            found.add(reader)
-            if at % AT_ONCE == 0:
-                yield None
-
-    def _consumer_groups(self, found: Found) -> Steps:
-        for name in self._engine.groups.names():
-            topics: dict[str, Reader] = {}
-            for at, (topic, queue, offset) in enumerate(self._engine.groups.progress(name), 1):
-                reader = topics.get(topic)
-                if reader is None:
-                    reader = topics[topic] = Reader(CONSUMERS, name, display_name(topic))
-                first = max(offset, queue.index.first_offset)
-                if first < queue.flushed:
-                    reader.lag += queue.flushed - first
-                    time = yield from self._stored_ms(queue, first, found)
-                    reader.lag_ms = reader.oldest_ms = _earlier(reader.lag_ms, time)
-                if at % AT_ONCE == 0:
-                    yield None
-            for reader in topics.values():
-                found.add(reader)
-            yield None
-
-    def _look(
-        self, reader: Reader, group: Group, found: Found
-    ) -> Generator[Need | NeedRecord | None, bytes | None, None]:
-        """Add what is before one group."""
-        cursor, queue = group.cursor, group.queue
-        end = queue.visible
-        reader.lag += cursor.ready_count(end)
-        reader.unacknowledged += cursor.outstanding_count
-        first, oldest = cursor.next, cursor.floor
-        head = cursor.peek(1, end)
-        if head is not None:
-            first = max(head[0], queue.index.first_offset)
+    def _date(self, reader: Reader, progress: Progress, found: Found) -> Steps:
+        """Look how old the messages are that are before a reader in one queue."""
+        queue, first = progress.queue, progress.first
+        if progress.waiting:
             time = yield from self._stored_ms(queue, first, found)
             reader.lag_ms = _earlier(reader.lag_ms, time)
             reader.oldest_ms = _earlier(reader.oldest_ms, time)
-        if queue.index.first_offset <= oldest < first:
-            time = yield from self._stored_ms(queue, oldest, found)
+        if queue.index.first_offset <= progress.floor < first:
+            time = yield from self._stored_ms(queue, progress.floor, found)
             reader.oldest_ms = _earlier(reader.oldest_ms, time)
 
     def _stored_ms(
@@ -365,20 +327,7 @@ class ReaderSurvey:
         """In seconds."""
         return max(0, self._clock_ms() - stored) / 1000 if stored else 0.0
 
-    def _name(self, reader: Reader) -> str:
-        key = reader.key
-        if not isinstance(key, str):
-            key = self._filter_name(key)
-        return label_value(key.removeprefix(SUBSCRIPTION_PREFIX))
-
-
-def _has_something(group: Group) -> bool:
-    """Whether a message waits for the group, or is with a consumer of it."""
-    cursor = group.cursor
-    return cursor.floor < cursor.next or cursor.next < group.queue.visible
-
-
-def _kind_of(name: str, webhooks: Set[str]) -> str:
-    if not name.startswith(SUBSCRIPTION_PREFIX):
-        return QUEUE
-    return WEBHOOK if name.removeprefix(SUBSCRIPTION_PREFIX) in webhooks else SUBSCRIPTION
+    def _labels(self, reader: Reader) -> tuple[str, str, str]:
+        assert reader.source is not None
+        topic = display_name(reader.topic) if reader.topic else ""
+        return reader.kind, label_value(self._readers.name(reader.source)), label_value(topic)

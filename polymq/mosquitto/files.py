@@ -129,8 +129,7 @@ def _rule(number: int, subject: str, rest: str, *, is_pattern: bool) -> Imported
     elif word not in _ACCESS:
         return Problem(number, f"{word!r} is none of {', '.join(_ACCESS)}")
     topic = topic.strip()
-    levels = topic.split("/")
-    why = _why_not(topic, levels, is_pattern=is_pattern)
+    why = why_no_rule(topic, is_pattern=is_pattern)
     if why is None:
         topic = exact_text(topic)
         try:
@@ -143,11 +142,18 @@ def _rule(number: int, subject: str, rest: str, *, is_pattern: bool) -> Imported
     return ImportedRule(number, effect, subject, actions, topic)
 
 
-def _why_not(topic: str, levels: list[str], *, is_pattern: bool) -> str | None:
-    """Why there is no rule that says the same."""
+def why_no_rule(topic: str, *, is_pattern: bool, of_server: bool = False) -> str | None:
+    """Why there is no rule that is about the same topics.
+
+    Args:
+        topic: a topic filter.
+        is_pattern: `%u` and `%c` stand for names in it.
+        of_server: it may be about topics of the server.
+    """
     if not topic:
         return "there is no topic"
-    if topic.startswith("$"):
+    levels = topic.split("/")
+    if topic.startswith("$") and not of_server:
         return f"there are no topics {levels[0]}/... of the server that clients could be allowed"
     if any("*" in level for level in levels):
         return "* stands for one level in rules, and cannot be a character of a topic there"

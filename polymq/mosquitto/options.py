@@ -75,6 +75,9 @@ _ENGINE: Final = "the key has to be in a file; engines of OpenSSL are not used"
 _PSK: Final = (
     "pre-shared keys are not supported: use certificates (tls_certificate, user_from_certificate)"
 )
+_KEY_FILE: Final = (
+    "pre-shared keys are not converted: set tls_psk_file of a listener, whose identities are users"
+)
 _IDS: Final = "a client id that the server assigns is `auto-` and 32 hexadecimal digits"
 _WEBSOCKETS: Final = "request headers may have 8 KiB"
 _ON_DISK: Final = "everything is on disk when it is acknowledged"
@@ -126,7 +129,7 @@ _GENERAL: Final = (
     _missing(
         "enable_control_api",
         _BOOL,
-        "there are no topics $CONTROL/...: the commands do this (polymq --help)",
+        "of the topics $CONTROL/... there are those of dynamic security (mqtt.dynamic_security)",
         same="false",
     ),
     _missing("global_max_clients", _NUMBER, _PER_LISTENER, same="-1"),
@@ -167,11 +170,11 @@ _GENERAL: Final = (
         "not set: 16 MiB and 64 KiB; mosquitto 2.0 has no limit then",
         low=20,
     ),
-    _missing(
+    _converted(
         "max_queued_bytes",
         _NUMBER,
-        "what waits is limited by number (mqtt.session_queue_max) and by the disk",
-        same="0",
+        "mqtt.session_queue_bytes_max, mqtt.session_queue_overflow",
+        "as the messages are stored: about 150 bytes more for each",
     ),
     _converted(
         "max_queued_messages",
@@ -264,7 +267,7 @@ _SECURITY: Final = (
         "`polymq user import mosquitto-passwords`",
         "users are for all listeners",
     ),
-    _missing("psk_file", _TEXT, _PSK),
+    _missing("psk_file", _TEXT, _KEY_FILE),
 )
 _LISTENER: Final = (
     _converted("accept_protocol_versions", Form.OTHER, "listeners: protocol_versions"),
@@ -354,7 +357,7 @@ _LISTENER: Final = (
         "the header is not asked whether its client used TLS",
         same="false",
     ),
-    _missing("psk_hint", _TEXT, _PSK),
+    _missing("psk_hint", _TEXT, _KEY_FILE),
     _converted("require_certificate", _BOOL, "listeners: tls_client_certificates"),
     _converted("socket_domain", _WORD, "listeners: host"),
     _missing("tls_engine", _TEXT, _ENGINE),

@@ -277,10 +277,16 @@ class _Converter:
             self._set("mqtt", "inflight_max", self._report.setting(given, count))
 
     def _queues(self) -> None:
-        given = self._conf.general.single.get("max_queued_messages")
-        if given is not None:
-            count = max(int(given.value), 0)
-            self._set("mqtt", "session_queue_max", self._report.setting(given, count))
+        limits = {
+            "max_queued_messages": "session_queue_max",
+            "max_queued_bytes": "session_queue_bytes_max",
+        }
+        for option, key in limits.items():
+            given = self._conf.general.single.get(option)
+            if given is None:
+                continue
+            limit = max(int(given.value), 0)
+            self._set("mqtt", key, self._report.setting(given, limit))
             overflow = Setting("drop_newest", "mosquitto drops what arrives")
             self._set("mqtt", "session_queue_overflow", overflow)
 

@@ -33,6 +33,7 @@ SWITCHES: Final[Mapping[str, Callable[[Settings], object]]] = {
     "permission_service": lambda settings: _asked(settings.permission_service),
     "telemetry": lambda settings: settings.telemetry.enabled,
     "mqtt.session_queue_max": lambda settings: bool(settings.mqtt.session_queue_max),
+    "mqtt.session_queue_bytes_max": lambda settings: bool(settings.mqtt.session_queue_bytes_max),
     "mqtt.sys_interval_seconds": lambda settings: bool(settings.mqtt.sys_interval_seconds),
 }
 """What has to stay the same for a change of these sections and settings to be applied: whether they

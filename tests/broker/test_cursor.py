@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -235,3 +236,48 @@ def test_who_watches_hears_of_what_is_ready_and_no_longer_there() -> None:
     assert cursor.skip_to(5) == 1
     assert cursor.skip_to(8) == 3
     assert reported == [(1, 1, -1), (2, 1, -1), (4, 1, -1), (5, 1, -1), (6, 2, -1)]
+
+
+@given(st.randoms(use_true_random=False))
+def test_who_watches_knows_what_is_ready(random: Random) -> None:
+    """Whatever happens to a cursor: each message is told of once, when it is ready no more or is
+    again. After a purge nothing is."""
+    cursor, end = Cursor(0), 0
+    ready: set[int] = set()
+
+    def watch(first: int, count: int, sign: int) -> None:
+        told = set(range(first, first + count))
+        assert told <= ready if sign < 0 else ready.isdisjoint(told)
+        ready.symmetric_difference_update(told)
+
+    cursor.watch = watch
+    for _ in range(60):
+        first, count = random.randint(0, end), random.randint(1, 5)
+        match random.randrange(10):
+            case 0 | 1:
+                ready.update(range(end, end + count))
+                end += count
+            case 2 | 3:
+                taken = cursor.take(count, end)
+                if taken is not None and random.random() < 0.3:
+                    cursor.untake(*taken)
+            case 4:
+                cursor.settle(first, min(count, end - first))
+            case 5:
+                cursor.requeue(first, min(count, cursor.next - first))
+            case 6:
+                if first + count <= cursor.next:
+                    cursor.put_back(first, count)
+            case 7:
+                cursor.drop(count, end)
+            case 8:
+                cursor.skip_waiting(first)
+                cursor.delivered_to(min(cursor.next + 1, end))
+            case 9 if random.random() < 0.2:
+                cursor.settle_ready(end)
+                ready.clear()
+            case 9:
+                cursor.skip_to(first)
+        assert ready == {
+            offset for offset in range(end) if offset >= cursor.next or cursor.is_requeued(offset)
+        }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST
-from polymq.broker.sessions.backlogs import Backlog
+from polymq.broker.sessions.backlog import Backlog
 from polymq.broker.sessions.session import MqttSession
 from polymq.broker.sessions.settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from polymq.broker.port import REST, Durability
+from polymq.broker.sessions.inspection import inspect_session
 from polymq.broker.sessions.settings import SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
 from tests.harness.broker import Broker, at_qos
@@ -197,4 +198,81 @@ def test_qos_0_waits_where_that_was_asked_for(tmp_path: Path) -> None:
     session, link = connect(broker, "c")
     assert sorted(link.bodies) == [b"0", b"1", b"2", b"3"]
     session.disconnect()
+    broker.stop()
+
+
+# --- since when a client is away that may be away for ever ----------------------------------------
+
+
+def away_ms(broker: Broker, client: str = "c") -> int:
+    """Since when the client is away, as operators see it; 0: it is there, or that is not known."""
+    steps = inspect_session(broker.engine.sessions.by_client[client])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: int = end.value.away_ms
+            return found
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_it_is_known_since_when_a_client_is_away(tmp_path: Path, way: str) -> None:
+    """Also where its session never ends, and over restarts; until it comes back."""
+    broker = Broker(tmp_path / "data")
+    subscribe(broker)
+    left_ms = broker.loop.clock_ms()
+    broker.step(2.0)
+    since_ms = away_ms(broker)
+    assert left_ms <= since_ms <= left_ms + 2_000
+    for seconds in (100.0, 3_000.0):
+        broker.step(seconds)
+        start_again(broker, way)
+        broker.step(2.0)
+        assert away_ms(broker) == since_ms
+    _, _ = connect(broker, "c")
+    assert away_ms(broker) == 0
+    broker.step(2.0)
+    start_again(broker, "kill")
+    back_ms = broker.loop.clock_ms()
+    broker.step(2.0)
+    assert away_ms(broker) >= back_ms, "it was there until the crash"
+    broker.stop()
+
+
+def test_a_time_that_is_set_later_counts_from_then_on(tmp_path: Path) -> None:
+    """Though it is known how long the client has been away, its session does not end at once."""
+    broker = Broker(tmp_path / "data")
+    subscribe(broker)
+    broker.step(10 * EXPIRY_SECONDS)
+    since_ms = away_ms(broker)
+    broker.session_settings = SessionSettings(expiry_seconds=EXPIRY_SECONDS)
+    broker.restart()
+    broker.step(EXPIRY_SECONDS * 0.9)
+    assert away_ms(broker) == since_ms
+    broker.step(EXPIRY_SECONDS / 2)
+    assert not is_there(broker)
+    broker.stop()
+
+
+def test_many_that_come_back_are_noted_together(tmp_path: Path) -> None:
+    """Their sessions do not expire, so no answer waits for the note."""
+    broker = Broker(tmp_path / "data")
+    clients = [f"c{number}" for number in range(20)]
+    for client in clients:
+        subscribe(broker, client)
+    broker.step(2.0)
+    assert all(away_ms(broker, client) for client in clients)
+    notes: list[int] = []
+    write = broker.engine.core.journal.write
+
+    def noted(op: dict[str, object]) -> object:
+        if op["op"] == "left":
+            notes.append(len(op["s"]))  # type: ignore[arg-type]
+        return write(op)
+
+    broker.engine.core.journal.write = noted  # type: ignore[assignment, method-assign]
+    for client in clients:
+        connect(broker, client)
+    broker.step(2.0)
+    assert notes == [len(clients)]
     broker.stop()

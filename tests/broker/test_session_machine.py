@@ -11,7 +11,9 @@ from typing import Final
 import pytest
 
 from polymq.broker.port import REST
+from polymq.broker.sessions.settings import DROP_NEWEST, DROP_OLDEST, Overflow, SessionSettings
 from tests.broker.test_engine_sessions import connect, start_again
+from tests.broker.test_session_bytes import check_counts, waiting_bytes
 from tests.harness.broker import Broker, at_qos
 
 WINDOW: Final = 8
@@ -26,11 +28,17 @@ class Client:
     """It has a part of what came acknowledged, in any order. After a connection it may acknowledge
     once more what it got on an earlier one, as clients do whose users acknowledge."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, settings: SessionSettings | None = None) -> None:
         self.dice = Random(seed)
         self.broker = Broker(
             directory / "data", inflight_count_start=WINDOW, inflight_count_max=WINDOW
         )
+        self.settings = settings
+        self.counted = True
+        """Bytes that wait are counted; after a stop, that is done behind the first message."""
+        if settings is not None:
+            self.broker.session_settings = settings
+            self.broker.restart()
         for number in range(RETAINED_COUNT):
             template = self.broker.template("r", f"{number:02}", qos=1 + number % 2, retain=True)
             self.broker.publish(template, b"r%d" % number)
@@ -78,6 +86,7 @@ class Client:
         assert not unacked & self.acked, "what was acknowledged is in flight"
         flying = {packet for packet, _ in self.to_ack} - self.acked | {*self.to_complete}
         assert len(flying) <= WINDOW
+        check_counts(self.broker)
 
     def do(self) -> None:
         """One thing."""
@@ -145,6 +154,7 @@ class Client:
     def lose(self, way: str) -> None:
         """The connection ends, or the server does."""
         self.earlier += [packet for packet, qos in self.to_ack if qos == 1]
+        self.counted = self.counted and way != "stop"
         if way == "reconnect":
             self.session.disconnect()
         else:
@@ -161,7 +171,8 @@ class Client:
                 self.session.completed(packet, 1)
             self.to_complete.clear()
             self.look()
-        assert self.wanted <= self.got.keys()
+        if self.settings is None:
+            assert self.wanted <= self.got.keys()
         session = self.broker.engine.sessions.by_client["c"]
         assert (session.unacked.count, len(session.releasing)) == (0, 0)
         self.broker.stop()
@@ -184,4 +195,22 @@ def test_nothing_is_lost_and_the_window_opens(tmp_path: Path, seed: int) -> None
     client = Client(tmp_path, seed)
     for _ in range(80):
         client.do()
+    client.finish()
+
+
+@pytest.mark.parametrize("overflow", [DROP_OLDEST, DROP_NEWEST])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_waits_stays_within_its_bytes(tmp_path: Path, seed: int, overflow: Overflow) -> None:
+    """Whatever the client does, what waits never exceeds the bound, and what was sent is sent
+    again."""
+    settings = SessionSettings(waiting_bytes_max=1_500, overflow=overflow)
+    client = Client(tmp_path, seed, settings)
+    for _ in range(80):
+        published, before = len(client.published), waiting_bytes(client.broker)
+        client.do()
+        if len(client.published) > published:
+            most = before if overflow == DROP_NEWEST else 0
+            waiting = waiting_bytes(client.broker)
+            assert waiting <= max(settings.waiting_bytes_max, most) or not client.counted
+            client.counted = True
     client.finish()

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from polymq.broker.port import REST, Session, shared_address
-from polymq.broker.sessions.settings import HASH_TOPIC, ROUND_ROBIN, STICKY, SessionSettings
+from polymq.broker.sessions.settings import (
+    DROP_NEWEST,
+    DROP_OLDEST,
+    HASH_TOPIC,
+    ROUND_ROBIN,
+    STICKY,
+    SessionSettings,
+)
 from tests.broker.test_engine_sessions import connect
+from tests.broker.test_session_bytes import check_counts, waiting_bytes
 from tests.harness.broker import Broker, SpyLink, at_qos
 
 SHARE: Final = shared_address("g", ("a", REST))
@@ -23,6 +31,8 @@ KEEPER: Final = 0
 """Never unsubscribes, so that the share lives."""
 MEMBERS: Final = ((False, 2), (False, 1), (True, 2), (True, 1), (True, 0))
 """Whether a member's session ends with its connection, and its QoS."""
+BYTES_MAX: Final = 1_200
+"""What may wait for a share that has a bound: some five messages."""
 numbers_of_members = st.sampled_from(range(len(MEMBERS)))
 
 
@@ -49,7 +59,11 @@ class Members(RuleBasedStateMachine):
     @precondition(lambda self: not self.published)
     def choose(self, strategy: str) -> None:
         """Before the first message: the server starts with another strategy."""
-        self.broker.session_settings = SessionSettings(share_strategy=strategy)  # type: ignore[arg-type]
+        self.begin(SessionSettings(share_strategy=strategy))  # type: ignore[arg-type]
+
+    def begin(self, settings: SessionSettings) -> None:
+        """Start with other settings."""
+        self.broker.session_settings = settings
         self.kill()
 
     @rule(client=numbers_of_members, credit=st.sampled_from([0, 3, 1000]))
@@ -88,8 +102,13 @@ class Members(RuleBasedStateMachine):
         numbers = range(first, first + count)
         self.published.update(dict.fromkeys(numbers, qos))
         template = self.broker.template("a", tag, qos=qos)
+        before = waiting_bytes(self.broker)
         self.broker.publish(template, *(b"%d" % number for number in numbers))
         self.look()
+        settings = self.broker.session_settings
+        if settings is not None and settings.waiting_bytes_max:
+            most = before if settings.overflow == DROP_NEWEST else 0
+            assert waiting_bytes(self.broker) <= max(BYTES_MAX, most)
 
     @rule(client=numbers_of_members, count=st.integers(1, 9))
     def acknowledge(self, client: int, count: int) -> None:
@@ -137,30 +156,53 @@ class Members(RuleBasedStateMachine):
                 else:
                     self.acked.add(number)  # that is all there is of it
             self.seen[client] = len(link.publishes)
+        check_counts(self.broker)
 
     def teardown(self) -> None:
         """All others go: what was not done with comes to the one that is left, and that is all."""
+        self.finish()
+        self.check_all_came()
+        self.broker.stop()
+        shutil.rmtree(self.directory)
+
+    def finish(self) -> None:
+        """Everything that waits comes to the one that is left."""
         for client in list(self.here):
             self.go(client)
         self.come(KEEPER, 100_000)
         while self.unacked[KEEPER]:
             self.acknowledge(KEEPER, 1000)
+        group = self.broker.engine.port.sessions.shares.by_address[SHARE]
+        assert (group.ready_count, group.cursor.outstanding_count) == (0, 0)
+
+    def check_all_came(self) -> None:
+        """Nothing was lost."""
         needed = {number for number, qos in self.published.items() if qos}
         assert needed <= self.sent
         assert {number for number in needed - self.acked if number not in self.once} == set()
-        group = self.broker.engine.port.sessions.shares.by_address[SHARE]
-        assert (group.ready_count, group.cursor.outstanding_count) == (0, 0)
-        self.broker.stop()
-        shutil.rmtree(self.directory)
+
+
+class BoundedMembers(Members):
+    """The same with a bound of bytes: some is lost."""
+
+    @rule(overflow=st.sampled_from([DROP_OLDEST, DROP_NEWEST]))
+    @precondition(lambda self: not self.published)
+    def bound(self, overflow: str) -> None:
+        """Before the first message: the server starts with a bound."""
+        self.begin(SessionSettings(waiting_bytes_max=BYTES_MAX, overflow=overflow))  # type: ignore[arg-type]
+
+    def check_all_came(self) -> None:
+        """What was sent with QoS 2 came once: see `look`."""
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_and_quality_2_comes_once() -> None:
-    """Members of all kinds, in any order, with crashes."""
+@pytest.mark.parametrize("machine", [Members, BoundedMembers])
+def test_nothing_is_lost_and_quality_2_comes_once(machine: type[Members]) -> None:
+    """Members of all kinds, in any order, with crashes; with a bound, no more waits than that."""
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
-        Members,
+        machine,
         settings=settings(
             max_examples=60,
             stateful_step_count=30,

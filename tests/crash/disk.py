@@ -43,7 +43,7 @@ SECTOR: Final = 512
 LOG_PART: Final = "/commitlog/"
 NEVER: Final = 1 << 60
 ROOM_BYTES: Final = 1 << 40
-"""What `space` says; nothing takes from it."""
+"""Of a disk with room for everything."""
 
 
 class Loss(Protocol):
@@ -240,6 +240,7 @@ class Disk:
         yields: called when a call begins, before one that changes something returns, and while one
             syncs: other threads may have turns.
         fault: the error that some calls get.
+        room: what `space` says; nothing takes from it.
         log_bytes_read: how much of the commit log's files was read.
         open_count: how many files are open.
     """
@@ -254,6 +255,7 @@ class Disk:
         self.on_change: Callable[[], None] | None = None
         self.yields: Callable[[], None] | None = None
         self.fault: Fault | None = None
+        self.room = ROOM_BYTES, ROOM_BYTES
         self.log_bytes_read = 0
 
     @property
@@ -540,4 +542,4 @@ class Disk:
 
     def space(self, path: str) -> tuple[int, int]:
         self._meet("space", path)
-        return ROOM_BYTES, ROOM_BYTES
+        return self.room

@@ -40,6 +40,7 @@ SETTINGS: Final = StoreSettings(
     index_file_entries=16,
     index_packed_bytes_max=300,
     index_slack_bytes=500,
+    ballast_bytes_min=200_000,
     key_slots=8,
     key_file_entries=16,
 )
@@ -112,6 +113,7 @@ class World:
         settings: of the store.
         retention_bytes: how much of each topic stays readable by offset; 0: all.
         retention_seconds: for how long; 0: for ever.
+        trims_early: whether the disk may be short of room, so that messages go earlier.
         flushed: up to where everything is promised.
         written: up to where it is as long as the machine lives.
         now: the loop's clock when no engine runs.
@@ -122,6 +124,7 @@ class World:
     settings: StoreSettings = SETTINGS
     retention_bytes: int = 0
     retention_seconds: int = 0
+    trims_early: bool = False
     flushed: int = 0
     written: int = 0
     now: float = 0.0

@@ -13,11 +13,12 @@ from collections.abc import Collection, Mapping
 from random import Random
 from typing import Final
 
+from polymq.core_log.ballast import BALLAST_NAME
 from tests.crash.disk import Loss
 from tests.crash.losses import Parts
 
 NEVER: Final = 1 << 60
-CACHE_NAME: Final = "state.db"
+SPARE_NAMES: Final = ("state.db", BALLAST_NAME)
 """In the paths of files that the store does not need."""
 SYNCS: Final = frozenset(("fdatasync", "sync_directory"))
 NEED_ROOM: Final = frozenset(
@@ -113,7 +114,7 @@ class Fault:
         if error:
             self.failed += 1
             self.last = f"{errno.errorcode[error]} at {call}, change {change}"
-            if CACHE_NAME in path:
+            if any(name in path for name in SPARE_NAMES):
                 return error  # it says nothing of the log
             passing = error in SHORTAGES or error in FULL
             if call in SYNCS:

@@ -448,6 +448,9 @@ class DiskStateDb(StateDb):
     def _is_there(self) -> bool:
         return self.disk.has(PATH)
 
+    def size_bytes(self) -> int:
+        return len(self.disk.files()[PATH].data) if self._is_there() else 0
+
     def _open(self) -> sqlite3.Connection:
         handle = self.disk.open(PATH, create=True)
         self.disk.close(handle)

@@ -17,7 +17,7 @@ from polymq.broker.state.database import StateDb
 from polymq.upkeep import Upkeep
 from polymq.workers import Workers
 from tests.crash.checks import demand
-from tests.crash.disk import Disk
+from tests.crash.disk import ROOM_BYTES, Disk
 from tests.crash.engine import EngineActor, World
 from tests.crash.engine_workload import EngineWorkload
 from tests.crash.parts.part import Part
@@ -32,6 +32,12 @@ FLUSH_CHANCES: Final = (0.03, 0.3)
 """How often the flusher is quick enough to be done with the next turn, by workload."""
 TURNS_AT_LAST: Final = 3000
 """Turns that the broker has when its disk has no errors any more."""
+SHORT_ROOM: Final = (80_000, 1_000_000)
+"""Space of a disk that is so short of it that the ballast is lent for each saving, and not so short
+that publishers are refused."""
+SHORT_CHANCE: Final = 0.3
+"""How many workloads have such a disk now and then."""
+ROOM_CHANGE_CHANCE: Final = 0.1
 PASSING_SECONDS: Final = (0.0, 0.02, 0.2)
 """How long a step takes."""
 STEPS: Final = {
@@ -177,6 +183,7 @@ class SurvivingWorkload(EngineWorkload):
         self._schedule = schedule
         self._common = STEPS
         self._flush_chance = random.choice(FLUSH_CHANCES)
+        self.world.trims_early = self._may_be_short = random.random() < SHORT_CHANCE
         self._actor: SurvivingActor | None = None
         self.on_saved: Callable[[], None] | None = None
         self.on_failed: Callable[[], None] | None = None
@@ -247,6 +254,8 @@ class SurvivingWorkload(EngineWorkload):
             if self._random.random() < self._flush_chance:
                 actor.flush_once()
         actor.iterate(self._random.choice(PASSING_SECONDS))
+        if self._may_be_short and self._random.random() < ROOM_CHANGE_CHANCE:
+            self.disk.room = self._random.choice((SHORT_ROOM, (ROOM_BYTES, ROOM_BYTES)))
         self.deleted = self.deleted or actor.store.log.start > 0
 
     def _end_run(self, actor: EngineActor, step: str) -> None:

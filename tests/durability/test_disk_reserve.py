@@ -18,6 +18,7 @@ from tests.durability.test_disk_full import health, prepare, wait_for_room
 spec = pika.spec
 RESOURCE_ERROR = 506
 ATTEMPTS_MAX = 10_000
+METRICS_MAX = 1_000
 
 
 @pytest.fixture
@@ -124,3 +125,20 @@ def test_acks_are_stored_in_the_reserve(server: Running) -> None:
         passive = spec.Queue.Declare(queue="kept", passive=True)
         assert channel.ask(passive, spec.Queue.DeclareOk).message_count == 0
         channel.ask(spec.Queue.Delete(queue="kept"), spec.Queue.DeleteOk)
+
+
+def test_room_is_lent_to_a_saving_that_has_none_and_taken_back(server: Running) -> None:
+    """What was set aside is given up where less is free than saving needs, and afterwards as much
+    of it is held again as there is."""
+
+    def is_set_aside(expected: int) -> bool:
+        return any(
+            metric(server, "polymq_disk_ballast_bytes") == expected for _ in range(METRICS_MAX)
+        )
+
+    assert is_set_aside(4 << 20), "nothing is set aside"
+    server.disk.leave_free(100_000)
+    assert is_set_aside(100_000), "it was not lent, or not taken back"
+    server.disk.leave_free(None)
+    assert is_set_aside(4 << 20), "it does not grow again"
+    assert health(server) == "ok"

@@ -19,6 +19,7 @@ from interop_tests.websocket_wire import (
     TEXT,
     close,
     frame,
+    server_frame,
 )
 from polymq.net.kernels import websocket
 from polymq.net.kernels import websocket_codes as codes
@@ -74,6 +75,33 @@ def test_what_frames_carry_comes_out_in_order(form: ModuleType) -> None:
     expected = b"".join(bodies) + b"begin"
     assert run(form, [data], room=5) == (expected, codes.GOING_ON, b"", b"hold")
     assert run(form, cut(data, list(range(0, len(data), 7)))) == run(form, [data])
+
+
+@each_form
+@pytest.mark.parametrize("size", SIZES)
+def test_a_message_becomes_one_frame(form: ModuleType, size: int) -> None:
+    """As the server sends it: with the shortest length, and without a mask (part 5.1)."""
+    data = bytes(range(256)) * (size // 256 + 1)
+    assert form.binary_frame(data[:size]) == server_frame(data[:size])
+
+
+@each_form
+def test_what_has_to_be_looked_at(form: ModuleType) -> None:
+    """A Ping, until it is taken, and a stop, for ever. Data, and a Pong, is nothing."""
+    frames = form.Frames(LIMIT)
+
+    def read(data: bytes) -> bool:
+        frames.unwrap(bytearray(data), 0, 0, len(data))
+        return bool(frames.must_look)
+
+    assert not read(frame(b"data") + frame(b"", opcode=PONG))
+    ping = frame(b"", opcode=PING)
+    assert not read(ping[:3])
+    assert read(ping[3:] + frame(b"data"))
+    assert frames.take_ping() == b""
+    assert not read(frame(b"data"))
+    assert read(close(1000))
+    assert read(b"")
 
 
 @each_form

@@ -20,11 +20,13 @@ from polymq.core_log.files import Files
 from polymq.errors import ExitCode, Failure
 from polymq.held_ports import reserve_ports
 from polymq.name_server import NameServerThread
+from polymq.names import Registration
 from polymq.net.budget import Budget
 from polymq.ports import Ports
 from polymq.segment_size import segment_bytes_of
 from polymq.serve import run_server, with_ports
 from polymq.settings import MIB, Settings, load_settings
+from tests.harness.broker import Broker
 from tests.harness.files import MemoryFiles
 
 LISTENERS = ("mqtt", "amqp", "http", "rocketmq", "admin", "names")
@@ -238,3 +240,37 @@ def test_a_log_keeps_the_size_of_its_files(tmp_path: Path) -> None:
             file.truncate(size)
     (log / "next").touch()
     assert segment_bytes_of(settings_for(tmp_path), SomeRoom(9**9 * MIB)) == 64 * MIB
+
+
+def test_a_start_waits_until_the_name_server_beside_has_answered(tmp_path: Path) -> None:
+    """A client that comes as soon as the server is ready asks that one for routes. One that does
+    not let the broker in does not keep it from starting."""
+    broker = Broker(tmp_path)
+
+    async def scenario() -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            asked.set()
+            await answered.wait()
+            writer.close()
+
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+            registration = Registration(
+                settings_for(tmp_path),
+                broker.engine,
+                port=1,
+                beside=server.sockets[0].getsockname()[1],
+                epoch=1,
+                clock_ms=broker.loop.clock_ms,
+            )
+            starting = asyncio.create_task(registration.start())
+            await asked.wait()
+            assert not starting.done()
+            answered.set()
+            await starting
+            await registration.stop()
+
+    asyncio.run(scenario())
+    broker.stop()

@@ -36,6 +36,15 @@ class SpyPreparation:
         self._write()
 
 
+class SpyBallast:
+    """Nobody needs its room here."""
+
+    is_lent = False
+
+    def see_to(self, _state_bytes: int, _free_bytes: int, _disk_bytes: int) -> None:
+        pass
+
+
 class SpyEngine:
     """What upkeep uses of engine and store, and a list of what it did with them."""
 
@@ -46,6 +55,7 @@ class SpyEngine:
         self.journal = self
         self.dirty: set[tuple[str, str]] = {("topic", "t")}
         self.failure: StorageFailed | None = None
+        self.unknown = None
         self.appended = 100
         self.keyed_end = 55
         self.waiting: list[tuple[int, Callable[[], None]]] = []
@@ -56,6 +66,7 @@ class SpyEngine:
         self.put_back: set[tuple[str, str]] = set()
         self.short_count = self.repeated_count = 0
         self.short_text = ""
+        self.ballast = SpyBallast()
 
     def write_gathered(self) -> None:
         self.done.append("acks")
@@ -67,6 +78,12 @@ class SpyEngine:
         saving.entities = self.dirty
         self.dirty = set()
         return saving
+
+    def state_bytes(self) -> int:
+        return 0
+
+    def space(self) -> tuple[int, int]:
+        return 0, 0
 
     def snapshot_failed(self, entities: set[tuple[str, str]]) -> None:
         self.put_back = entities
@@ -265,7 +282,7 @@ def test_a_stop_leaves_a_round_of_retention_where_it_is() -> None:
 
 def test_files_kept_to_be_used_again_go_before_messages_do() -> None:
     """A disk that gets short of room is measured again without them; one with room keeps them."""
-    rooms = [(500, 1000), (100, 1000), (400, 1000), (90, 1000)]
+    rooms = [(500, 1000), (0, 0), (100, 1000), (400, 1000), (0, 0), (90, 1000), (0, 0)]
     spares = [200]
 
     class ShortEngine(SpyEngine):

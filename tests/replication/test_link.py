@@ -40,6 +40,7 @@ class Pair:
         core.on_written = self.server.written
         self.link: MasterLink | None = None
         self.cuts: list[int] = []
+        self.refusals: list[str] = []
 
     async def follow(self, port: int = 0) -> None:
         """The slave connects to the master, or to a relay's port."""
@@ -56,6 +57,7 @@ class Pair:
             host="127.0.0.1",
             port=port,
             cut=lambda position, _: self.cuts.append(position),
+            refused=lambda error: self.refusals.append(str(error)),
             new_nonce=lambda: "bb",
             process="one process",
         )

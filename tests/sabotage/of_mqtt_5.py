@@ -11,6 +11,7 @@ CLIENT = "tests/gateways/mqtt/test_mqtt5_client.py"
 FUZZ = "tests/fuzz/test_cases.py"
 ALIASES = "tests/gateways/mqtt/test_mqtt5_aliases.py"
 ANSWERS = "tests/gateways/mqtt/test_mqtt5_answers.py"
+RECEIVE = "interop_tests/mqtt_conformance/v5/test_receive_maximum.py"
 
 OF_MQTT_5 = (
     Sabotage(
@@ -188,5 +189,45 @@ OF_MQTT_5 = (
         old="        while end < last and _is_refused(batch, end) == is_refused:\n",
         new="        while end < last:\n",
         tests=(ANSWERS,),
+    ),
+    Sabotage(
+        name="mqtt5-receive-maximum-is-advice",
+        why="a client sends without end, whatever it was told",
+        path="gateways/mqtt/receive_quota.py",
+        old="        if self._open + len(self._once) > self._maximum:\n",
+        new="        if False:\n",
+        tests=(RECEIVE,),
+    ),
+    Sabotage(
+        name="mqtt5-puback-makes-no-room",
+        why="[MQTT-4.9.0-2] a client is closed after so many publishes",
+        path="gateways/mqtt/receive_quota.py",
+        old="        self._open -= self._answers.popleft()\n",
+        new="        self._answers.popleft()\n",
+        tests=(RECEIVE,),
+    ),
+    Sabotage(
+        name="mqtt5-pubrel-makes-no-room",
+        why="[MQTT-4.9.0-2] a client is closed after so many publishes of QoS 2",
+        path="gateways/mqtt/receive_quota.py",
+        old="            if acks[at] & codes.ACK_TYPE == codes.TYPE_PUBREL:\n",
+        new="            if False:\n",
+        tests=(RECEIVE,),
+    ),
+    Sabotage(
+        name="mqtt5-refused-publish-stays-open",
+        why="a client is closed that published what it may not",
+        path="gateways/mqtt/publishing.py",
+        old="        if qos == codes.EXACTLY_ONCE and quota is not None:\n",
+        new="        if False:\n",
+        tests=(RECEIVE,),
+    ),
+    Sabotage(
+        name="mqtt5-resent-publish-counts-twice",
+        why="a client is closed for DUP",
+        path="gateways/mqtt/receive_quota.py",
+        old="            self._once.update(rows",
+        new="            self._open += last - first; self._once.update(rows",
+        tests=(RECEIVE,),
     ),
 )

@@ -17,6 +17,22 @@ ALL = "interop_tests/test_console_all_screens.py"
 
 OF_THE_CONSOLE = (
     Sabotage(
+        name="sessions-that-are-away-are-disconnected",
+        why="an operator is offered what is answered with an error",
+        path="polymq/console/sessions.py",
+        old='            suits=lambda row: bool(row["connected"]),\n',
+        new="",
+        tests=("interop_tests/test_console.py",),
+    ),
+    Sabotage(
+        name="a-topic-without-its-administrator",
+        why="who may administer one topic has no button to do it",
+        path="polymq/admin/caller.py",
+        old="                of_topic.append(ADMIN)\n",
+        new="                of_topic.append(topic)\n",
+        tests=("interop_tests/test_console.py",),
+    ),
+    Sabotage(
         name="a-trace-outlives-its-tab",
         why="eight tabs that were closed leave no trace for anybody else",
         path="polymq/console/traces.py",

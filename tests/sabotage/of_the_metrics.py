@@ -16,9 +16,8 @@ OF_THE_METRICS = (
         name="a-scrape-in-one-step",
         why="a monitor stops a server with very many queues, again and again",
         path="polymq/metrics/readers.py",
-        old="            found.add(reader)\n            if at % AT_ONCE == 0:\n"
-        "                yield None\n\n    def _sessions",
-        new="            found.add(reader)\n        yield None\n\n    def _sessions",
+        old="self._readers.walk(step=AT_ONCE):",
+        new="self._readers.walk():",
         tests=(READERS,),
     ),
     Sabotage(
@@ -80,9 +79,9 @@ OF_THE_METRICS = (
     Sabotage(
         name="shares-count-for-each-member",
         why="what waits for a shared subscription is counted as often as it has members",
-        path="polymq/metrics/readers.py",
-        old="subscription.durable and not subscription.is_shared and group is not None:",
-        new="subscription.durable and group is not None:",
+        path="polymq/readers.py",
+        old="    return subscription.durable and not subscription.is_shared\n",
+        new="    return subscription.durable\n",
         tests=(READERS,),
     ),
     Sabotage(

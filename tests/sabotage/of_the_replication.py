@@ -18,7 +18,41 @@ SIMULATION = "tests/replication/test_simulation.py"
 STANDBY = "tests/replication/test_standby.py"
 TORN = "tests/replication/test_torn_records.py"
 
+NEWER = "tests/replication/test_newer_master.py"
+
 OF_THE_REPLICATION = (
+    Sabotage(
+        name="state-saved-without-an-unknown-change",
+        why="a slave that was upgraded too late lacks a change for ever, and nobody knows",
+        path="broker/engine.py",
+        old="core.failure is not None or core.unknown is not None:\n            return None\n",
+        new="core.failure is not None:\n            return None\n",
+        tests=(NEWER,),
+    ),
+    Sabotage(
+        name="unknown-change-tried-again",
+        why="a slave goes on behind a change that it could not fold",
+        path="replication/client.py",
+        old="            self._is_refused = True\n",
+        new="            self._is_refused = False\n",
+        tests=(NEWER,),
+    ),
+    Sabotage(
+        name="newer-contents-with-a-traceback",
+        why="who upgrades in the wrong order gets a traceback instead of an explanation",
+        path="broker/state/journal.py",
+        old="        except UNREADABLE as error:\n",
+        new="        except ZeroDivisionError as error:\n",
+        tests=(NEWER,),
+    ),
+    Sabotage(
+        name="slave-that-cannot-follow-stays",
+        why="a slave neither follows nor ends",
+        path="polymq/replicating.py",
+        old="            self.ended.set_exception(Failure(code_of(error), text))\n",
+        new='            logger("polymq").error(text)\n',
+        tests=(NEWER,),
+    ),
     Sabotage(
         name="restarted-slave-shows-nothing-new",
         why="what the master commits does not reach readers of a slave that was restarted",

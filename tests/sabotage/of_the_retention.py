@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sabotage.plan import Sabotage
 
 LIMIT = "tests/broker/test_log_limit.py"
+HOLDERS = "tests/polymq/admin/test_store_holders.py"
 
 OF_THE_RETENTION = (
     Sabotage(
@@ -14,6 +15,30 @@ OF_THE_RETENTION = (
         old="        if excess > wanted_bytes:\n",
         new="        if False:\n",
         tests=(LIMIT,),
+    ),
+    Sabotage(
+        name="holder-on-two-pages",
+        why="the list of what keeps the log repeats what the page before has shown",
+        path="polymq/admin/store_holders.py",
+        old="        if key > self._after and (",
+        new="        if (",
+        tests=(HOLDERS,),
+    ),
+    Sabotage(
+        name="holders-read-in-the-wrong-order",
+        why="a queue is said to need what another one needs",
+        path="polymq/admin/store_holders.py",
+        old="            needed = [next(found) for _ in held.claims]\n",
+        new="            needed = positions[:1]\n",
+        tests=(HOLDERS,),
+    ),
+    Sabotage(
+        name="retained-in-flight-overlooked",
+        why="a session that keeps the log by a retained message is not in the list",
+        path="polymq/admin/store_holders.py",
+        old="            position = in_flight.get(client_id, NOWHERE)\n",
+        new="            position = NOWHERE\n",
+        tests=(HOLDERS,),
     ),
     Sabotage(
         name="history-lost-in-vain",

@@ -14,6 +14,22 @@ SHARES = "tests/broker/test_shared_subscriptions.py"
 
 OF_THE_SESSIONS = (
     Sabotage(
+        name="sessions-for-ever-are-away-since-the-start",
+        why="nobody sees which devices have been gone for months",
+        path="broker/sessions/expiry.py",
+        old="                if not session.left_ms:\n",
+        new="                if session:\n",
+        tests=("tests/broker/test_session_expiry.py",),
+    ),
+    Sabotage(
+        name="clients-that-come-back-stay-away",
+        why="after a crash a device that was there all the time is away since last year",
+        path="broker/sessions/departures.py",
+        old="            self._back[session] = None\n",
+        new="            self._back.pop(session, None)\n",
+        tests=("tests/broker/test_session_expiry.py",),
+    ),
+    Sabotage(
         name="published-wills-stay-in-the-log",
         why="a will is published again by each start, and devices seem to vanish that are there",
         path="broker/sessions/wills.py",
@@ -171,9 +187,9 @@ OF_THE_SESSIONS = (
     Sabotage(
         name="newest-subscription-pays",
         why="a busy subscription of a full session pushes out the new messages of a quiet one",
-        path="broker/sessions/backlogs.py",
-        old="                if position >= others:\n",
-        new="                if position >= NO_STOP:\n",
+        path="broker/sessions/backlog.py",
+        old="            if count and (position >= before or not self):\n",
+        new="            if count and not self:\n",
         tests=(FULL_SESSIONS,),
     ),
     Sabotage(
@@ -196,7 +212,7 @@ OF_THE_SESSIONS = (
         name="qos-0-counts-when-it-is-dropped",
         why="the count of what does not count goes wrong, and a session grows beyond its bound",
         path="broker/sessions/backlogs.py",
-        old="            backlog.uncounted.passed(group, uncounted)\n",
+        old="            backlog.uncounted.passed(group, uncounted, size)\n",
         new="",
         tests=(UNCOUNTED,),
     ),
@@ -204,8 +220,8 @@ OF_THE_SESSIONS = (
         name="qos-0-counts-when-it-is-passed-over",
         why="the count of what does not count goes wrong, and a session grows beyond its bound",
         path="broker/sessions/subscription.py",
-        old="            self.session.backlog.uncounted.passed(group, run.count)\n",
-        new="            pass\n",
+        old="self.session.backlog.uncounted.passed(group, run.count, run.end - run.start)\n",
+        new="pass\n",
         tests=(UNCOUNTED,),
     ),
     Sabotage(

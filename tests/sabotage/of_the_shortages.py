@@ -7,6 +7,8 @@ from tests.sabotage.plan import Sabotage
 
 FOUND = "tests/crash/test_found.py"
 SHORTAGES = "tests/core_log/test_shortages.py"
+BALLAST = "tests/core_log/test_ballast.py"
+RESERVE = "tests/durability/test_disk_reserve.py"
 
 OF_THE_SHORTAGES = (
     Sabotage(
@@ -172,6 +174,38 @@ OF_THE_SHORTAGES = (
         old="            except OSError:\n                self._files.close(handle)\n",
         new="            except OSError:\n",
         tests=("tests/core_log/test_next_segment.py",),
+    ),
+    Sabotage(
+        name="ballast-never-lent",
+        why="a disk without a free byte never gets empty by itself",
+        path="polymq/upkeep.py",
+        old="            return ballast.lend() if is_needed and ballast.held_bytes > 0 else 0\n",
+        new="            return 0\n",
+        tests=(RESERVE,),
+    ),
+    Sabotage(
+        name="ballast-not-taken-back",
+        why="the second time that the disk is full there is no room to save with",
+        path="core_log/ballast.py",
+        old="        size = min(goal, max(half, min(self._lent_bytes, free_bytes)))\n",
+        new="        size = min(goal, half)\n",
+        tests=(BALLAST,),
+    ),
+    Sabotage(
+        name="ballast-of-holes",
+        why="the ballast of a copied data directory gives no room up",
+        path="core_log/ballast.py",
+        old="            if first and held:\n",
+        new="            if False:\n",
+        tests=(BALLAST,),
+    ),
+    Sabotage(
+        name="ballast-that-fails-on-a-full-disk",
+        why="a data directory of an earlier version reports an error for ever",
+        path="core_log/ballast.py",
+        old="                raise\n            self.held_bytes = 0\n            return\n",
+        new="                raise\n            raise\n",
+        tests=(BALLAST,),
     ),
     Sabotage(
         name="files-of-an-index-without-entries",

@@ -11,6 +11,14 @@ LOADING = "tests/broker/test_loading.py"
 
 OF_THE_STARTS = (
     Sabotage(
+        name="a-ready-file-nowhere",
+        why="a script waits for a file that a running server could not write",
+        path="polymq/commands/options.py",
+        old="    if not directory.is_dir():\n",
+        new="    if directory.is_file():\n",
+        tests=("interop_tests/test_program_start_and_stop.py",),
+    ),
+    Sabotage(
         name="no-start-without-room-for-a-checkpoint",
         why="a server does not start on a full disk, so nobody can make room",
         path="core_log/index_recovery.py",
@@ -185,5 +193,13 @@ OF_THE_STARTS = (
         old="        if error.errno in (errno.EMFILE, errno.ENFILE):\n",
         new="        if False:\n",
         tests=("tests/polymq/test_first_moments.py",),
+    ),
+    Sabotage(
+        name="ready-before-the-name-server-beside-knows",
+        why="a client that comes as soon as the server is ready gets no route, now and then",
+        path="polymq/names.py",
+        old="        if self._beside:\n            with contextlib",
+        new="        if False:\n            with contextlib",
+        tests=(ORDER,),
     ),
 )

@@ -14,6 +14,7 @@ from tests.sabotage.of_the_bounds import OF_THE_BOUNDS
 from tests.sabotage.of_the_bridges import OF_THE_BRIDGES
 from tests.sabotage.of_the_clients import OF_THE_CLIENTS
 from tests.sabotage.of_the_console import OF_THE_CONSOLE
+from tests.sabotage.of_the_control import OF_THE_CONTROL
 from tests.sabotage.of_the_conversion import OF_THE_CONVERSION
 from tests.sabotage.of_the_definitions import OF_THE_DEFINITIONS
 from tests.sabotage.of_the_documentation import OF_THE_DOCUMENTATION
@@ -32,12 +33,14 @@ from tests.sabotage.of_the_overlaps import OF_THE_OVERLAPS
 from tests.sabotage.of_the_packages import OF_THE_PACKAGES
 from tests.sabotage.of_the_pauses import OF_THE_PAUSES
 from tests.sabotage.of_the_permissions import OF_THE_PERMISSIONS
+from tests.sabotage.of_the_preshared_keys import OF_THE_PRESHARED_KEYS
 from tests.sabotage.of_the_properties import OF_THE_PROPERTIES
 from tests.sabotage.of_the_reloads import OF_THE_RELOADS
 from tests.sabotage.of_the_remoting import OF_THE_REMOTING
 from tests.sabotage.of_the_replication import OF_THE_REPLICATION
 from tests.sabotage.of_the_retained import OF_THE_RETAINED
 from tests.sabotage.of_the_retention import OF_THE_RETENTION
+from tests.sabotage.of_the_session_bytes import OF_THE_SESSION_BYTES
 from tests.sabotage.of_the_sessions import OF_THE_SESSIONS
 from tests.sabotage.of_the_shortages import OF_THE_SHORTAGES
 from tests.sabotage.of_the_sink import OF_THE_SINK
@@ -64,16 +67,19 @@ SABOTAGES = (
     *OF_THE_TRAFFIC,
     *OF_THE_CLIENTS,
     *OF_THE_CONSOLE,
+    *OF_THE_CONTROL,
     *OF_THE_CONVERSION,
     *OF_THE_DEFINITIONS,
     *OF_THE_DOCUMENTATION,
     *OF_THE_ENGINE,
+    *OF_THE_SESSION_BYTES,
     *OF_THE_SESSIONS,
     *OF_THE_OVERLAPS,
     *OF_THE_GATEWAYS,
     *OF_MQTT_5,
     *OF_THE_LAKE,
     *OF_THE_LISTENERS,
+    *OF_THE_PRESHARED_KEYS,
     *OF_MQTT_EXTRAS,
     *OF_THE_MQTT_RULES,
     *OF_AMQP,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,15 +14,20 @@ from hypothesis import strategies as st
 from polymq.spark_sink import offsets
 from polymq.spark_sink.errors import BadOption, DataLoss, Unavailable
 from polymq.spark_sink.offsets import (
+    TASK_ROWS,
     Bounds,
     Positions,
     Queue,
     Range,
     Snapshot,
+    Tasks,
+    check_found,
+    count_between,
     ending_positions,
     next_positions,
     split,
     starting_positions,
+    times_of,
 )
 from polymq.spark_sink.selection import Selection
 
@@ -57,7 +63,7 @@ def advance(
         start,
         snapshot,
         brokers=brokers,
-        wants=Selection(topics=topics).wants,
+        wants=Selection(topics=topics).wants_queue,
         rows_max=rows_max,
         target=target,
         fail_on_data_loss=fail,
@@ -571,3 +577,100 @@ def test_pieces_of_a_range_make_up_the_range(first: int, size: int, rows_max: in
         range(first, first + size)
     )
     assert rows_max is None or all(piece.end - piece.first <= rows_max for piece in pieces)
+
+
+@given(lost=st.integers(0, 30), size=st.integers(1, 60), rows_max=st.integers(1, 40))
+def test_retention_moves_no_piece(lost: int, size: int, rows_max: int) -> None:
+    """A file that a batch wrote before a crash has the name of the piece in its replay, though the
+    beginning of the range is gone by then."""
+    whole = Range(queue=A, first=5, end=5 + size, planned_first=5, incarnation=1)
+    before = {(piece.planned_first, piece.end) for piece in split([whole], rows_max)}
+    late = replace(whole, first=min(5 + lost, whole.end))
+    pieces = split([late], rows_max)
+    assert {(piece.planned_first, piece.end) for piece in pieces} <= before
+    assert [n for piece in pieces for n in range(piece.first, piece.end)] == list(
+        range(late.first, late.end)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tasks", "total", "rows"),
+    [
+        (Tasks(), 5_000_000, TASK_ROWS),
+        (Tasks(rows_max=100), 5_000_000, 100),
+        (Tasks(count_min=4), 1_000, 250),
+        (Tasks(count_min=4), 3, 1),
+        (Tasks(count_min=4), 0, 1),
+        (Tasks(rows_max=100, count_min=4), 1_000, 100),
+        (Tasks(count_min=4), 50_000_000, TASK_ROWS),
+    ],
+)
+def test_how_many_messages_a_task_reads(tasks: Tasks, total: int, rows: int) -> None:
+    assert tasks.rows(total) == rows
+
+
+def test_a_batch_is_replayed_in_the_pieces_that_were_logged() -> None:
+    """The options have changed meanwhile. A batch of a version that did not cut any is not cut."""
+    snapshot = held((0, 10))
+    start = at(0)
+    end = next_positions(
+        start,
+        snapshot,
+        brokers={"b"},
+        wants=lambda _topic, _number: True,
+        rows_max=None,
+        target=None,
+        fail_on_data_loss=True,
+        tasks=Tasks(rows_max=4),
+    )
+    logged = Positions.from_json(json.loads(json.dumps(end.to_json())))
+    assert logged == end
+    ranges = plan(start, logged, snapshot, fail_on_data_loss=True)
+    assert [(one.first, one.end) for one in split(ranges, logged.task_rows)] == [
+        (0, 4),
+        (4, 8),
+        (8, 10),
+    ]
+    older = {key: value for key, value in end.to_json().items() if key != "taskRows"}
+    assert split(ranges, Positions.from_json(older).task_rows) == ranges
+
+
+# --- places by time ---------------------------------------------------------------------------
+
+
+def test_times_are_for_all_queues_or_for_some() -> None:
+    snapshot = held((0, 5), (0, 5))
+    assert times_of("17", snapshot, "startingTimestamp") == {A: 17, B: 17}
+    by_queue = times_of('{"t": {"1": 9}}', snapshot, "startingOffsetsByTimestamp")
+    assert by_queue == {B: 9}
+    assert starting_positions("earliest", snapshot, {B: 3}).offsets == {A: 0, B: 3}
+    assert ending_positions("latest", snapshot, {B: 3}).offsets == {A: 5, B: 3}
+
+
+@pytest.mark.parametrize("text", ['{"t": {"1": -1}}', '{"t": {"7": 1}}', '{"u": {"0": 1}}', "soon"])
+def test_wrong_times_are_named(text: str) -> None:
+    with pytest.raises(BadOption, match=r"^startingOffsetsByTimestamp: "):
+        times_of(text, held((0, 5), (0, 5)), "startingOffsetsByTimestamp")
+
+
+def test_a_time_that_no_message_has_reached_is_an_error() -> None:
+    snapshot = held((0, 5), (0, 5))
+    check_found({A: 4, B: 0}, {A: 1, B: 1}, snapshot, "startingTimestamp")
+    with pytest.raises(BadOption, match=r"^startingTimestamp: queue b/t/1 has no message"):
+        check_found({A: 4, B: 5}, {A: 1, B: 2}, snapshot, "startingTimestamp")
+
+
+def test_a_queue_that_is_not_assigned_any_more_keeps_its_position() -> None:
+    """It is no loss, either, though nothing of it is seen."""
+    start = at(3, 4, unread={B: 9})
+    reached = next_positions(
+        start,
+        held((0, 8)),
+        brokers={"b"},
+        wants=Selection(topics=frozenset("t"), assigned={"t": frozenset({0})}).wants_queue,
+        rows_max=None,
+        target=None,
+        fail_on_data_loss=True,
+    )
+    assert reached.offsets == {A: 8, B: 4}
+    assert count_between(start, reached) == 5

@@ -68,6 +68,36 @@ def test_options_as_users_write_them() -> None:
         ({"broker": "a:1", "failOnDataLoss": "yes"}, "failOnDataLoss"),
         ({"broker": "a:1", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({"broker": "a:1", "maxRecordsPerTask": "many"}, "maxRecordsPerTask"),
+        ({"broker": "a:1", "minPartitions": "-1"}, "minPartitions"),
+        ({"broker": "a:1", "assign": "t"}, "assign"),
+        ({"broker": "a:1", "assign": '{"t": [true]}'}, "assign"),
+        ({"broker": "a:1", "assign": '{"t": []}'}, "assign"),
+        ({"broker": "a:1", "assign": "{}"}, "assign"),
+        ({"broker": "a:1", "assign": '{"t": [0]}', "topic": "t"}, "assign"),
+        ({"broker": "a:1", "startingTimestamp": "yesterday"}, "startingTimestamp"),
+        (
+            {"broker": "a:1", "startingTimestamp": "1", "startingOffsets": "latest"},
+            "startingTimestamp",
+        ),
+        (
+            {"broker": "a:1", "endingTimestamp": "1", "endingOffsetsByTimestamp": "{}"},
+            "endingOffsetsByTimestamp",
+        ),
+        (
+            {"broker": "a:1", "startingOffsetsByTimestampStrategy": "first"},
+            "startingOffsetsByTimestampStrategy",
+        ),
+        ({"broker": "a:1", "maxTriggerDelay": "1m"}, "maxTriggerDelay"),
+        (
+            {"broker": "a:1", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"},
+            "maxTriggerDelay",
+        ),
+        (
+            {"broker": "a:1", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "minOffsetsPerTrigger",
+        ),
+        ({"broker": "a:1", "includeHeaders": "no"}, "includeHeaders"),
+        ({"broker": "a:1", "includeHeaders": "false", "withRange": "true"}, "includeHeaders"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], named: str) -> None:
@@ -85,6 +115,7 @@ def test_brokers() -> None:
         ("topcs", "did you mean topic?"),
         ("startingOffset", "did you mean startingOffsets?"),
         ("maxBytesPerTrigger", "did you mean maxOffsetsPerTrigger?"),
+        ("startingTimestamps", "did you mean startingTimestamp?"),
         ("subscribe", "did you mean topic?"),
         ("subscribePattern", "did you mean topicPattern?"),
         ("kafka.bootstrap.servers", "did you mean broker?"),
@@ -131,3 +162,27 @@ def test_what_spark_makes_of_no_partitions_has_no_rows() -> None:
     """One partition that nobody planned."""
     source = PolymqDataSource({"broker": "a:1"})
     assert list(source.reader(source.schema()).read(InputPartition(None))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, 900.0),
+        ("90", 90.0),
+        ("250ms", 0.25),
+        ("2 min", 120.0),
+        ("15M", 900.0),
+        ("1h", 3600.0),
+    ],
+)
+def test_how_long_a_batch_may_wait(text: str | None, seconds: float) -> None:
+    given = {"broker": "a:1", "minOffsetsPerTrigger": "5"}
+    pace = Options(given if text is None else {**given, "maxTriggerDelay": text}).pace
+    assert pace.rows_min == 5
+    assert pace.delay_seconds_max == pytest.approx(seconds)
+
+
+def test_queues_that_are_assigned() -> None:
+    selection = Options({"broker": "a:1", "assign": '{"t": [0, 2], "u": [1]}'}).selection
+    wanted = [(topic, number) for topic in "tuv" for number in range(3)]
+    assert [one for one in wanted if selection.wants_queue(*one)] == [("t", 0), ("t", 2), ("u", 1)]

@@ -6,18 +6,22 @@ it takes our batches, plans our ranges, and hands our errors on.
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from polymq.spark_sink import register
 from polymq.spark_sink.java import java_home
+from tests.durability.running import Running, running
+from tests.gateways.rocketmq.rocketmq_spy_port import SpyTopic
 from tests.spark_sink.topic_server import TopicServer, topic_server
 
 if TYPE_CHECKING:
@@ -106,6 +110,72 @@ def test_a_batch_query(spark: SparkSession, server: TopicServer) -> None:
     assert bodies(read(spark, server, topic="t", endingOffsets=first)) == ["0-3"]
 
 
+def test_a_hot_queue_is_read_by_several_tasks(
+    spark: SparkSession, server: TopicServer, tmp_path: Path
+) -> None:
+    """In a batch query and in a stream: fourteen messages in two queues, four or more tasks."""
+    assert read(spark, server, topic="t").rdd.getNumPartitions() == 2
+    assert read(spark, server, topic="t", minPartitions=4).rdd.getNumPartitions() == 6
+
+    class Tasks(Batches):
+        counts: ClassVar[list[int]] = []
+
+        def __call__(self, frame: Any, number: int) -> None:
+            self.counts.append(frame.rdd.getNumPartitions())
+            super().__call__(frame, number)
+
+    seen = Tasks()
+    stream(spark, server, tmp_path / "c", seen, maxRecordsPerTask=3)
+    assert seen.counts == [6]
+    assert seen.all == sorted([f"0-{n}" for n in range(10)] + [f"1-{n}" for n in range(4)])
+
+
+def test_queues_and_columns_that_are_wanted(spark: SparkSession, server: TopicServer) -> None:
+    frame = read(spark, server, assign='{"t": [1]}', includeHeaders="false")
+    assert "headers" not in frame.columns
+    assert bodies(frame) == [f"1-{n}" for n in range(4)]
+
+
+def publish(started: Running, *events: str) -> None:
+    """As an application does, event by event."""
+    for body in events:
+        connection = http.client.HTTPConnection("127.0.0.1", started.ports.http, timeout=30)
+        headers = {"ce-specversion": "1.0", "ce-id": body, "ce-source": "s", "ce-type": "e"}
+        connection.request("POST", "/topics/t", body.encode(), headers)
+        assert connection.getresponse().status == 204
+        connection.close()
+
+
+def test_a_batch_query_by_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a started server, by the times that it has stored its messages at."""
+    from pyspark.errors import PySparkException
+
+    with running(tmp_path / "data") as started:
+        publish(started, "a", "b")
+        last = time.time_ns() // 1_000_000
+        while time.time_ns() // 1_000_000 <= last:
+            pass  # the clock of the messages has to move on
+        publish(started, "c", "d")
+        address = f"127.0.0.1:{started.ports.rocketmq}"
+
+        def bodies_of(**options: str) -> list[str]:
+            given = {"broker": address, "topic": "t", **options}
+            return bodies(spark.read.format("polymq").options(**given).load())
+
+        later = str(last + 1)
+        assert bodies_of(startingTimestamp=later) == ["c", "d"]
+        assert bodies_of(endingTimestamp=later) == ["a", "b"]
+        by_queue = json.dumps({"t": {"0": last + 1}})
+        assert bodies_of(startingOffsetsByTimestamp=by_queue) == ["c", "d"]
+        assert bodies_of(endingOffsetsByTimestamp=by_queue) == ["a", "b"]
+        never = "99999999999999"
+        assert bodies_of(endingTimestamp=never) == ["a", "b", "c", "d"]
+        with pytest.raises(PySparkException, match=r"startingTimestamp: queue .* has no message"):
+            bodies_of(startingTimestamp=never)
+        strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+        assert bodies_of(startingTimestamp=never, **strategy) == []
+
+
 class Batches:
     """Collects what each micro-batch of a stream held."""
 
@@ -166,6 +236,51 @@ def test_a_stream_in_limited_batches_over_two_runs(
     more = Batches()
     stream(spark, server, tmp_path / "c", more)
     assert more.all == ["0-10", "new"]
+
+
+def test_a_batch_waits_for_enough_messages(
+    spark: SparkSession, server: TopicServer, tmp_path: Path
+) -> None:
+    """The first does not; one more message is no batch, and six are."""
+    seen = Batches()
+    looked = server.port.topic_by_name = Looked(server.port.topic_by_name)
+    frame = (
+        spark.readStream.format("polymq")
+        .options(broker=server.address, minOffsetsPerTrigger=6, maxTriggerDelay="1h")
+        .load()
+    )
+    writer = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        until(lambda: len(seen.all) == 14, query)
+        server.port.append("t", b"more-0", queue_id=0)
+        seen_at = looked.count
+        until(lambda: looked.count > seen_at + 20, query)
+        assert len(seen.all) == 14
+        server.port.append("t", *(b"more-%d" % n for n in range(1, 6)), queue_id=0)
+        until(lambda: len(seen.all) == 20, query)
+        assert len(seen.by_number) == 2
+    finally:
+        query.stop()
+
+
+class Looked(dict[str, SpyTopic]):
+    """Topics that count how often somebody looks for one."""
+
+    count = 0
+
+    def get(self, *arguments: Any) -> Any:
+        self.count += 1
+        return super().get(*arguments)
+
+
+def until(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    """Wait for something that comes of a query that runs."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, "it does not come"
+        query.awaitTermination(1)
 
 
 def test_topics_that_are_deleted_and_created_again_are_followed(

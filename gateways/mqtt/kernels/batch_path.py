@@ -185,8 +185,8 @@ class BatchPath:
             How many runs of the batch are taken now. The next one may wait for an answer.
 
         Raises:
-            BrokerError: one with an acknowledgement was refused, is too large, or is to no topic
-                name: close the connection. What came before it is stored, and not answered.
+            BrokerError, RemoteProtocolError: one with an acknowledgement was refused, or may not
+                come: close the connection. What came before it is stored, and not answered.
         """
         connection = path.connection
         if connection is None:
@@ -216,6 +216,8 @@ class BatchPath:
                 topic = name_of(path.aliases, topic, flags, shared.topic_aliases_max)
                 key = template_key(topic, flags)
             refusal = None
+            if path.quota is not None:
+                path.quota.read(batch, first, last)
             try:
                 template = mapping.templates[flags & FLAGS_OF_KIND].get(key)
                 if template is None or not template.valid:
@@ -237,7 +239,7 @@ class BatchPath:
                             raise
                         stored = publishing.publish_singly(template, batch, first, last, topic)
             except Unanswered as error:
-                connection.ask_ahead(error, index, run_count)
+                connection.ask_ahead(error, index, run_count, first, last)
                 last, index = first, index - 1
                 break
             except Refused as error:
@@ -249,15 +251,13 @@ class BatchPath:
                 pubacks += last - first
             if refusal is not None:
                 if publishing.refused(refusal, topic, batch, first, last):
-                    shared.others_sent += last - first
-                    # It waits for nothing but its turn.
+                    shared.others_sent += last - first  # which wait for nothing but their turn
                     waits_for = max(waits_for, Position(0))
                     durability = max(durability, FLUSHED)
                 continue
             assert template is not None
             ends_at = stored
-            if template.durability > slowest:
-                slowest = template.durability
+            slowest = max(slowest, template.durability)
             if flags & FLAG_QOS:
                 shared.others_sent += last - first
                 if stored > waits_for:

@@ -79,6 +79,7 @@ cdef class FastPath(Shortcut):
     cdef bytes last_topic
     cdef public bint asks_always
     cdef public bint asks
+    cdef public object quota
     cdef public bint leaving
     cdef public long long waiting
     cdef public long long slow_waiting

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from polymq.gateways.mqtt.kernels.batch_path import BatchPath
     from polymq.gateways.mqtt.limits import Limits
     from polymq.gateways.mqtt.mapping import TopicMapping
+    from polymq.gateways.mqtt.receive_quota import ReceiveQuota
     from polymq.gateways.mqtt.shared import Counters
 
 NO_ALIASES: Final[dict[int, bytes]] = {}
@@ -269,6 +270,8 @@ class FastPath(Shortcut):
         self.asks = False
         """A service may have to be asked what the client may do: no way that cannot wait is taken,
         unless the template is there."""
+        self.quota: ReceiveQuota | None = None
+        """How many publishes the client may leave open; None: as many as it has packet ids."""
         self.leaving = False
         """The connection ends when nothing waits any more."""
         self.waiting = 0
@@ -359,7 +362,7 @@ class FastPath(Shortcut):
         topic_end = packet.topic_end
         if topic == topic_end or buffer[topic] == DOLLAR:
             return False
-        if packet.flags > FLAGS_PLAIN:
+        if packet.flags > FLAGS_PLAIN or self.quota is not None:
             return False
         flags = packet.flags
         if flags & FLAG_PROPERTIES and self.shared.checks_payloads:
@@ -425,6 +428,8 @@ class FastPath(Shortcut):
                 durability = self.slowest
             self.slowest = durability
             self.slow_waiting += 1
+        if self.quota is not None:
+            self.quota.will_answer()
         answers = self.shared.answers[durability]
         answers.add(position, self, data)
 
@@ -435,6 +440,8 @@ class FastPath(Shortcut):
             self.slow_waiting -= 1
             if not self.slow_waiting:
                 self.slowest = APPENDED
+        if self.quota is not None:
+            self.quota.answered()
         connection = self.connection
         if connection is None:
             return  # it ended meanwhile

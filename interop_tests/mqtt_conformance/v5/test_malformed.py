@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interop_tests import mqtt5_wire as wire
-from interop_tests.mqtt5_wire import Kind, P, R, publish
+from interop_tests.mqtt5_wire import P, R
 from interop_tests.mqtt_conformance.client import BROKEN, Case
 from interop_tests.mqtt_conformance.statements_5 import shows
 from interop_tests.mqtt_wire import PINGREQ, field, packet, remaining_length
@@ -134,37 +133,3 @@ def test_large_packets_are_taken(case: Case) -> None:
         body = bytes(range(256)) * (size // 256) + bytes(size % 256)
         publisher.send_message(case.topic(), body)
         assert subscriber.message().body == body
-
-
-@shows("MQTT-3.3.4-7")
-def test_more_than_the_servers_receive_maximum_closes(case: Case) -> None:
-    """Messages of QoS 2 whose PUBREL does not come, one more than there may be."""
-    client = case.connect()
-    maximum = client.connack.number(P.RECEIVE_MAX, 65535)
-    if maximum > 5000:
-        pytest.skip(f"the server takes {maximum} messages at once")
-    for packet_id in range(1, maximum + 1):
-        client.send(publish(case.topic(), b"x", qos=2, packet_id=packet_id))
-    for packet_id in range(1, maximum + 1):
-        found = client.read()
-        assert (found.kind, found.packet_id) == (Kind.PUBREC, packet_id)
-    client.send(publish(case.topic(), b"x", qos=2, packet_id=maximum + 1))
-    client.expect_error(R.RECEIVE_MAX)
-
-
-@shows("MQTT-3.3.4-7", "MQTT-4.9.0-3")
-def test_at_the_servers_receive_maximum_everything_else_goes_on(case: Case) -> None:
-    client = case.connect()
-    maximum = client.connack.number(P.RECEIVE_MAX, 65535)
-    if maximum > 5000:
-        pytest.skip(f"the server takes {maximum} messages at once")
-    for packet_id in range(1, maximum + 1):
-        client.send(publish(case.topic(), b"x", qos=2, packet_id=packet_id))
-    for _ in range(maximum):
-        assert client.read().kind == Kind.PUBREC
-    client.send(publish(case.topic(), b"x"))
-    client.nothing()
-    client.send(wire.pubrel(1))
-    assert client.read().kind == Kind.PUBCOMP
-    client.send(publish(case.topic(), b"x", qos=1, packet_id=maximum + 1))
-    assert client.read().kind == Kind.PUBACK

@@ -263,7 +263,7 @@ class Stream:
             size, remaining = sum(record.size for record in records), world.retention_bytes
             enough = size + RECORD_BYTES_MAX > remaining > 0  # with the last one, it was too much
             seconds = (actor.loop.clock_ms() - gone.at_ms) / 1000
-            old = seconds >= world.retention_seconds > 0
+            old = seconds >= world.retention_seconds > 0 or world.trims_early
             text = f"{gone.body!r} of {self.topic} went after {seconds} s"
             demand(old or enough, f"(a) {text}, {size} of {remaining} bytes are there")
         return bodies[:end], records

@@ -99,9 +99,11 @@ class Counting(SinkConnection):
 )
 def test_a_flood_of_answers_is_not_kept(sent: bytes, stored: int) -> None:
     """The connection is dropped; only the answer that was awaited is kept, and says why not."""
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(sent)
+        writers.append(writer)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -115,5 +117,7 @@ def test_a_flood_of_answers_is_not_kept(sent: bytes, stored: int) -> None:
             if not stored:
                 with pytest.raises(aiohttp.ClientPayloadError, match="without the headers"):
                     await connection.read()
+            for writer in writers:
+                writer.close()
 
     run(scenario())

@@ -4,12 +4,14 @@ is measured, not tested: it is the machine's."""
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import pytest
 
-from polymq.admin.pages import STEP_ENTRIES, Listing, Page, PageQuery, page_of
+from polymq.admin.pages import STEP_ENTRIES, Listing, Page, PageQuery, each, page_of
 from polymq.broker.port import Reason, Refused
+from polymq.steps import stretches
 
 COUNT = 7_000
 
@@ -33,30 +35,81 @@ def finished(steps: Generator[Any, Any, Page[str]]) -> tuple[Page[str], int]:
 def page(
     entries: dict[str, int], query: PageQuery, *, by_number: bool = False, **filters: Any
 ) -> tuple[Page[str], int]:
-    number: Callable[[int], float] | None = float if by_number else None
+    numbers = each(float) if by_number else None
     listing = Listing(
-        names=entries, find=entries.get, row=lambda name, _: name, number=number, **filters
+        names=entries, find=entries.get, row=lambda name, _: name, numbers=numbers, **filters
     )
     return finished(page_of(listing, query))
+
+
+class Entry(NamedTuple):
+    """What a list of entries has, of which each knows its name."""
+
+    name: str
+    number: float
+
+
+def page_of_entries(
+    entries: list[Entry], query: PageQuery, *, by_number: bool, **filters: Any
+) -> tuple[Page[str], int]:
+    """The same where entries are looked at, in stretches, and no name is looked up."""
+    listing: Listing[Entry, str] = Listing(
+        entries=stretches(entries, STEP_ENTRIES),
+        names_of=lambda some: [entry.name for entry in some],
+        row=lambda name, entry: f"{name} {entry.number}",
+        numbers=each(attrgetter("number")) if by_number else None,
+        **filters,
+    )
+    return finished(page_of(listing, query))
+
+
+def all_pages(turn: Callable[[str | None], Page[str]]) -> list[str]:
+    """What is on all pages."""
+    shown: list[str] = []
+    after = None
+    while len(shown) <= COUNT:  # a page that goes back would have no end
+        got = turn(after)
+        shown += got.items
+        after = got.next
+        if after is None:
+            break
+    return shown
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+@pytest.mark.parametrize("equal", [False, True])
+def test_pages_of_entries(by_number: bool, equal: bool) -> None:
+    """Each comes once, also where all have the same number, as idle queues have."""
+    entries = [Entry(name, 0 if equal else number) for name, number in table().items()]
+    in_order = sorted(entries, key=lambda entry: (-entry.number if by_number else 0, entry.name))
+    for wanted in (in_order, [entry for entry in in_order if entry.name.endswith("7")]):
+        wants = None if wanted is in_order else lambda entry: entry.name.endswith("7")
+
+        def turn(after: str | None, wants: Any = wants, wanted: list[Entry] = wanted) -> Page[str]:
+            query = PageQuery(limit=300, after=after)
+            got, steps = page_of_entries(entries, query, by_number=by_number, wants=wants)
+            assert (got.total, steps >= COUNT // STEP_ENTRIES) == (len(wanted), True)
+            return got
+
+        assert all_pages(turn) == [f"{entry.name} {entry.number}" for entry in wanted]
+    got, _ = page_of_entries(entries, PageQuery(limit=2, prefix="q000"), by_number=by_number)
+    assert got.total == 10
 
 
 @pytest.mark.parametrize("by_number", [False, True])
 def test_all_pages_show_each_entry_once(by_number: bool) -> None:
     entries = table()
-    shown: list[str] = []
-    after = None
-    while True:
+
+    def turn(after: str | None) -> Page[str]:
         got, steps = page(entries, PageQuery(limit=500, after=after), by_number=by_number)
         assert got.total == COUNT
         assert steps >= COUNT // STEP_ENTRIES, "no step looks at very many"
-        shown += got.items
-        after = got.next
-        if after is None:
-            break
+        return got
+
     expected = sorted(entries)
     if by_number:
         expected = sorted(entries, key=lambda name: (-entries[name], name))
-    assert shown == expected
+    assert all_pages(turn) == expected
 
 
 def test_filters_come_before_the_page() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from polymq.admin.mqtt_names import MqttNames
+from polymq.broker.exchanges.entities import NamedQueue
 from polymq.broker.port import REST, shared_address
 from polymq.broker.queues.inspection import Need, NeedRecord
 from polymq.metrics import readers
@@ -314,17 +315,24 @@ def test_long_names_are_cut_and_differ() -> None:
     assert len(one) == len(other) < CHARACTERS_MAX + 10
 
 
-@dataclass
-class _Queues:
+class _Crowd(NamedQueue):
     """A hundred thousand queues that are one, and how often it was looked at."""
 
-    named: Any
-    looks: int = 0
+    __slots__ = ("looks", "of_one")
+
+    def __init__(self, one: NamedQueue) -> None:
+        self.looks = 0
+        self.of_one = one.group
+        super().__init__(one.queue, one.group, one.terms)
 
     @property
     def group(self) -> Any:
         self.looks += 1
-        return self.named.group
+        return self.of_one
+
+    @group.setter
+    def group(self, _group: Any) -> None:
+        """It stays that of the one queue."""
 
 
 def test_no_step_looks_at_many_of_very_many_queues(
@@ -333,7 +341,7 @@ def test_no_step_looks_at_many_of_very_many_queues(
     declare(broker, "q")
     publish(broker, "q", b"x")
     broker.step()
-    queue = _Queues(broker.engine.named_queues.queues["q"])
+    queue = _Crowd(broker.engine.named_queues.queues["q"])
     crowd = dict.fromkeys(map(str, range(100_000)), queue)
     monkeypatch.setattr(broker.engine.named_queues, "queues", crowd)
     bench = Bench(broker, shown_max=200)
@@ -343,8 +351,8 @@ def test_no_step_looks_at_many_of_very_many_queues(
         most = max(most, queue.looks - before)
         before = queue.looks
         count += 1
-    assert queue.looks == 100_000
-    assert most <= AT_ONCE
+    assert queue.looks == 2 * 100_000, "whether there is something, and then how much"
+    assert most <= 2 * AT_ONCE
     assert count >= 100_000 // AT_ONCE
     assert bench.value("reader_lag_messages", kind="amqp_queue") == 100_000
     assert bench.value("objects_left_out", kind="amqp_queue") == 100_000 - 200

@@ -136,7 +136,12 @@ EFFECTS: dict[str, tuple[Any, Look]] = {
     "mqtt.subscriptions_max": (23, engine_limit("subscriptions_per_session_max")),
     "mqtt.session_expiry_seconds": (24.0, lambda node: node.engine.sessions.expiry._ms_max / 1000),
     "mqtt.session_queue_max": (25, lambda node: node.engine.sessions.backlogs._waiting_max),
+    "mqtt.session_queue_bytes_max": (
+        28_000,
+        lambda node: getattr(node.engine.sessions.backlogs._bytes, "max", None),
+    ),
     "mqtt.keep_alive_seconds_max": (26, feature("keep_alive_seconds_max")),
+    "mqtt.receive_max": (29, limits("mqtt", "receive_max")),
     "mqtt.topic_aliases_out_max": (27, limits("mqtt", "topic_aliases_out_max")),
     "mqtt.qos_max": (1, feature("qos_max")),
     "mqtt.retain_available": (False, feature("retain")),
@@ -308,6 +313,7 @@ class Stage:
                 "websocket_port": 0,
                 "websocket_tls_port": 0,
                 "session_queue_max": 1000,
+                "session_queue_bytes_max": 100_000,
                 "listeners": [{**secure, **own_tls}],
             },
             "amqp": dict(ports),
@@ -431,7 +437,7 @@ def test_a_wrong_configuration_changes_nothing(
         value = str(other)
 
     async def scenario(node: Node, reloader: Reloader) -> None:
-        contexts = [one.context for one in node._tls_files._renewed]
+        contexts = [one.current() for one in node._tls_files._renewed]
         stage.values[section][key] = value
         stage.values["mqtt"]["retained_max"] = 7
         before = node.settings
@@ -441,7 +447,7 @@ def test_a_wrong_configuration_changes_nothing(
         assert "\n" not in caught.value.text
         assert node.settings is before
         assert node.engine.retained._count_max == 1_000_000
-        assert [one.context for one in node._tls_files._renewed] == contexts
+        assert [one.current() for one in node._tls_files._renewed] == contexts
         assert reloader.probes()[0].read() == {"applied": 0, "failed": 1}
 
     stage.run(scenario)

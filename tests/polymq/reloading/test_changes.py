@@ -19,6 +19,7 @@ BASE = Settings.model_validate(
     {
         "mqtt": {
             "session_queue_max": 10,
+            "session_queue_bytes_max": 10,
             "listeners": [MqttListener(name="plant")],
             "bridges": [MqttBridge(name="up", topics=[BridgeTopic()])],
         }
@@ -99,6 +100,7 @@ def test_only_what_is_applied_is_taken_over() -> None:
                 "port": 1999,
                 "inflight_max": 7,
                 "session_queue_max": 20,
+                "session_queue_bytes_max": 30,
                 "listeners": [
                     MqttListener(name="new"),
                     MqttListener(name="plant", port=1998, connections_max=3),
@@ -120,6 +122,7 @@ def test_only_what_is_applied_is_taken_over() -> None:
         ("jwt", "secret_file", "/secret"),
         ("login_service", "url", "http://127.0.0.1/"),
         ("mqtt", "session_queue_max", 0),
+        ("mqtt", "session_queue_bytes_max", 0),
         ("mqtt", "sys_interval_seconds", 0.0),
     ],
 )

@@ -1,0 +1,1 @@
+"""Mosquitto's dynamic security: users, roles and permissions over MQTT, at `$CONTROL`."""
