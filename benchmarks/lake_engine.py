@@ -88,8 +88,8 @@ def run_export(broker: str, topic: str, directory: Path, rounds: int) -> dict[st
     exported, bare = [], []
     for _ in range(rounds):
         exported.append(measured(lambda: write(read(), path)))
-        kept = list(read())
-        bare.append(measured(lambda: write(kept, path)))  # noqa: B023  (called at once)
+        batches = list(read())
+        bare.append(measured(lambda: write(batches, path)))  # noqa: B023  (called at once)
     return {"export": exported, "bare": bare}
 
 

@@ -23,6 +23,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from interop_tests.conftest import Server, StartServer
+from interop_tests.people import Admin
 
 COUNT = 1000
 NO_TEXT = b"\xff\x00"
@@ -212,3 +213,24 @@ def test_whoever_reads_the_pipe_may_have_enough(server: Server) -> None:
     running.stdout.close()
     _, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (0, b"")
+
+
+def test_a_user_exports_what_it_may_read(start_server: StartServer, tmp_path: Path) -> None:
+    """With an access key; without one, and for another topic, the command says what is missing."""
+    server = start_server()
+    publish_orders(server)
+    people = Admin(server)
+    people.add("lake")
+    people.allow("lake", "subscribe", "orders.#")
+    key = people.good("POST", "/api/v1/users/lake/access-keys")
+    secret = tmp_path / "lake.secret"
+    secret.write_text(key["secret_key"])
+    signed = ("--access-key", key["access_key"], "--secret-key-file", secret)
+    assert [row["keys"] for row in lines_of(server, "orders", *signed)] == ["m-0", "m-1", "m-2"]
+    for arguments, text in (
+        (("orders",), "sign requests with an access key"),
+        (("sensors", *signed), "'lake' may not subscribe sensors"),
+    ):
+        done = export(server, *arguments, "-", "--format", "csv")
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert text in done.stderr.decode()
