@@ -31,8 +31,8 @@ OF_THE_DIALOGS = (
         name="a-role-changes-without-a-word-typed",
         why="a click too many makes a second master",
         path="polymq/console/forms.py",
-        old=", typed=form.typed(row))",
-        new=")",
+        old="form.verb or form.label, typed=form.typed(row)\n",
+        new="form.verb or form.label\n",
         tests=(SCREENS,),
     ),
     Sabotage(
