@@ -47,6 +47,7 @@ class Ballast:
     """
 
     def __init__(self, *, directory: str, files: Files, bytes_min: int, bytes_max: int) -> None:
+        self._directory = directory
         self._path = f"{directory}/{BALLAST_NAME}"
         self._files = files
         self._bytes_min = bytes_min
@@ -66,6 +67,8 @@ class Ballast:
         Raises:
             OSError: the file cannot be made; not because the disk is full.
         """
+        if self.held_bytes > 0 and BALLAST_NAME not in self._files.list(self._directory):
+            self.held_bytes = -1  # somebody has removed it
         goal = min(self.needed(state_bytes), disk_bytes // DISK_PART_MAX)
         held = max(self.held_bytes, 0)
         half = (held + free_bytes) // 2

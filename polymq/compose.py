@@ -550,7 +550,8 @@ class Node:
         if api.enabled:
             tls = self._tls_files.source(self._settings.tls, HTTP_PROTOCOLS)
             host = api.host or self._settings.server.host
-            ports["api"] = await admin.start_remote(host, api.port, tls, take("api"))
+            share = self._budget.share(ADMIN_CONNECTIONS_MAX)
+            ports["api"] = await admin.start_remote(host, api.port, tls, share, take("api"))
         return ports
 
     async def _open_management(self, ports: Mapping[str, int | None]) -> int:
@@ -676,7 +677,8 @@ class Node:
             name: client.rosters for name, client in self._servers.items()
         }
         if self._admin is not None:
-            found["admin"] = (self._admin.roster,)
+            names = ("admin", "api")
+            found |= {name: (one,) for name, one in zip(names, self._admin.rosters, strict=False)}
         if self._monitoring is not None:
             found["metrics"] = (self._monitoring.roster,)
         if self._management is not None:

@@ -15,6 +15,7 @@ client may ask for what is refused as often as it likes, so no refusal may leave
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -24,6 +25,13 @@ Refuse = Callable[[web.Request, Collection[str]], web.Response]
 """Makes the answer to a request, by the methods that its path has: none for an unknown path."""
 
 EVERYTHING: Final = "/{path:.*}"
+_PART: Final = re.compile(r"\{(\w+)\}")
+
+
+def any_names(path: str) -> str:
+    """The path of a route whose parts `{name}` take names with any character. Those of aiohttp take
+    none with a brace."""
+    return _PART.sub(r"{\1:[^/]+}", path)
 
 
 def forget_frames(error: BaseException | None) -> None:

@@ -31,7 +31,7 @@ from aiohttp.abc import AbstractResolver
 
 from polymq.broker.port import BrokerPort
 from polymq.gateways.http_cloudevents.connection import FULL, Census, Connection
-from polymq.gateways.http_cloudevents.cycle_free import unknown
+from polymq.gateways.http_cloudevents.cycle_free import any_names, unknown
 from polymq.gateways.http_cloudevents.handlers import Handlers, allow
 from polymq.gateways.http_cloudevents.limits import Limits, WebhookSettings
 from polymq.gateways.http_cloudevents.operating import WebhookControl
@@ -319,7 +319,7 @@ class Server:
     def _application(self, handlers: Handlers) -> web.Application:
         application = web.Application(middlewares=[problems])
         router, expect = application.router, handlers.expect
-        topic, named = "/topics/{topic}", "/subscriptions/{name}"
+        topic, named = any_names("/topics/{topic}"), any_names("/subscriptions/{name}")
         router.add_post(topic, handlers.publish, expect_handler=expect)
         router.add_route("OPTIONS", topic, handlers.consent)
         verbs = topic + "/subscriptions/{name:[^/:]+}:{verb}"

@@ -20,6 +20,7 @@ from polymq.admin.openapi import document
 from polymq.admin.operations import API_PATH, Call, Given, Group, Made, Operation
 from polymq.broker.errors import Reason, Refused
 from polymq.broker.port.principals import Managing
+from polymq.gateways.http_cloudevents.cycle_free import any_names
 
 JSON: Final = "application/json"
 _ENCODER: Final = msgspec.json.Encoder()
@@ -78,7 +79,9 @@ def api_routes(groups: Iterable[Group], version: str) -> list[web.RouteDef]:
     """The routes of all operations, and of the document that describes them."""
     groups = list(groups)
     routes = [
-        web.route(operation.method, API_PATH + operation.path, _handler(Endpoint(operation)))
+        web.route(
+            operation.method, API_PATH + any_names(operation.path), _handler(Endpoint(operation))
+        )
         for group in groups
         for operation in group.operations
     ]

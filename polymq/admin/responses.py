@@ -50,6 +50,8 @@ async def translate(request: web.Request, handler: Handler) -> web.StreamRespons
         return response
     except StorageFailed as error:
         return problem(503, str(error))
+    except ConnectionResetError:
+        return problem(400, "the connection was lost")  # nobody reads it
     except web.HTTPRequestEntityTooLarge as error:
         return problem(413, error.text or "the body is too large")
 

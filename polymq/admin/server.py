@@ -39,6 +39,7 @@ from polymq.gateways.http_cloudevents.cycle_free import unknown
 from polymq.host_header import names_this_machine
 from polymq.metrics.exposition import Exposition, metrics_route
 from polymq.net.budget import Share
+from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
 from polymq.ports import ADMIN_HEADER, ADMIN_HOST
 
@@ -72,7 +73,7 @@ class AdminServer:
         more: Iterable[Group] = (),
     ) -> None:
         self._listener = WebListener("admin", share)
-        self.roster = self._listener.roster
+        self._remote: WebListener | None = None
         engine = node.engine
         self._access = Access(port=engine.port, admission=engine.admission, token=token)
         self._accepts = engine.bans.accepts
@@ -83,7 +84,7 @@ class AdminServer:
             Commits(engine).committed,
             names,
             self._traces,
-            lambda: chain(connections(), self.roster.connections),
+            lambda: chain(connections(), *(one.connections for one in self.rosters)),
         )
         self._groups += more
         self._exposition = exposition
@@ -110,12 +111,25 @@ class AdminServer:
         host: str,
         port: int,
         tls: TlsSource | None,
+        share: Share,
         sockets: Sequence[socket.socket] = (),
     ) -> int:
-        """Let operators of other machines use the API; returns the bound port. Raises Failure."""
+        """Let operators of other machines use the API; returns the bound port. Raises Failure.
+
+        Args:
+            share: how many connections there may be on this port: whoever fills it does not keep
+                out those on loopback.
+        """
         app = self._application(is_local=False)
         app.add_routes([unknown(refuse_unknown)])
-        return await self._listener.open(app, host, port, tls, sockets, accepts=self._accepts)
+        remote = self._remote = WebListener("api", share)
+        return await remote.open(app, host, port, tls, sockets, accepts=self._accepts)
+
+    @property
+    def rosters(self) -> Sequence[Roster[AdminConnection]]:
+        """The connections on loopback, and those on the other port if it is open."""
+        listeners = (self._listener, self._remote)
+        return [one.roster for one in listeners if one is not None]
 
     def _application(self, *, is_local: bool) -> web.Application:
         let_in = partial(self._let_in, is_local=is_local)
@@ -135,6 +149,8 @@ class AdminServer:
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
         self._traces.stop()
+        if self._remote is not None:
+            await self._remote.stop()
         await self._listener.stop()
 
     async def _let_in(

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
-from polymq.admin.connections import AdminConnection
+from polymq.admin.connections import ADMIN_CONNECTIONS_MAX, AdminConnection
 from polymq.errors import ExitCode, Failure
 from polymq.net.budget import Share
 from polymq.net.listener import bind, explain
@@ -19,6 +19,8 @@ from polymq.net.loop_server import LoopServer
 from polymq.net.roster import Roster
 from polymq.net.tls_source import TlsSource
 
+PER_ADDRESS_MAX: Final = ADMIN_CONNECTIONS_MAX // 2
+"""Connections of one address, on ports for other machines: nobody keeps out all others."""
 STOP_SECONDS: Final = 60.0
 """How long answers under way may take at a stop."""
 
@@ -98,8 +100,12 @@ class WebListener:
         self, server: web.Server, accepts: Callable[[str], bool] | None, address: str
     ) -> AdminConnection | None:
         """A connection for an address, if it may have one."""
-        if accepts is not None and not accepts(address):
-            return None
+        if accepts is not None:
+            if not accepts(address):
+                return None
+            if self._count_of(address) >= PER_ADDRESS_MAX:
+                self.roster.refuse(address, f"an address may have {PER_ADDRESS_MAX} of them")
+                return None
         make = partial(
             AdminConnection,
             server,
@@ -108,6 +114,9 @@ class WebListener:
             address="" if accepts is None else address,
         )
         return self.roster.admit(make, address)
+
+    def _count_of(self, address: str) -> int:
+        return sum(one.address == address for one in self.roster.connections)
 
     def _never_made(self, connection: asyncio.BaseProtocol) -> None:
         assert isinstance(connection, AdminConnection)

@@ -31,11 +31,13 @@ class CallFailed(Exception):
 
     Attributes:
         kind: for metrics: `timeout`, `unreachable`, `status`, `malformed`.
+        status: of the answer, where the kind is `status`; else 0.
     """
 
-    def __init__(self, kind: str, text: str) -> None:
+    def __init__(self, kind: str, text: str, status: int = 0) -> None:
         super().__init__(text)
         self.kind = kind
+        self.status = status
 
 
 def client_tls(ca_file: str, setting: str) -> ssl.SSLContext:
@@ -129,7 +131,7 @@ class Caller:
                 text = f"it answers with status {response.status}"
                 if 300 <= response.status < 400:
                     text += ", and redirects are not followed"
-                raise CallFailed("status", text)
+                raise CallFailed("status", text, response.status)
             encoding = response.headers.get("Content-Encoding", "identity")
             if encoding.lower() != "identity":
                 text = f"its answer is encoded as {encoding[:20]!r}, which was not asked for"

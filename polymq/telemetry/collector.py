@@ -28,6 +28,8 @@ PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 300.0
 UNREACHED: Final = ("timeout", "unreachable")
 """Kinds of `CallFailed` without an answer."""
+LATER: Final = frozenset({429, 502, 503, 504})
+"""Answers after which a request is to be sent again (OTLP 1.9, part OTLP/HTTP, Failures)."""
 MEDIA_TYPE: Final = "application/x-protobuf"
 
 Signal = Literal["metrics", "traces"]
@@ -42,7 +44,7 @@ class Outcome(enum.Enum):
     REFUSED = "refused"
     """The collector has answered, and does not take it."""
     UNREACHED = "unreached"
-    """Nobody knows whether it has it: it may be sent again."""
+    """Nobody knows whether it has it, or it does not take it now: it may be sent again."""
 
 
 class Collector:
@@ -111,7 +113,8 @@ class Collector:
             rejected, why = self.encoder.rejected_of(self._signal, answer)
         except CallFailed as error:
             self._failed(str(error))
-            return Outcome.UNREACHED if error.kind in UNREACHED else Outcome.REFUSED
+            is_passing = error.kind in UNREACHED or error.status in LATER
+            return Outcome.UNREACHED if is_passing else Outcome.REFUSED
         except ValueError as error:
             self._failed(str(error))
             return Outcome.REFUSED

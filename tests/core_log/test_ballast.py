@@ -67,6 +67,15 @@ def test_what_was_lent_is_taken_back_as_far_as_it_is_there() -> None:
     assert size_of(files) == 4 * MIB
 
 
+def test_one_that_somebody_has_removed_is_made_again() -> None:
+    files = memory_files()
+    ballast = ballast_of(files)
+    ballast.see_to(0, 500 * MIB, DISK)
+    files.unlink(PATH)
+    ballast.see_to(0, 500 * MIB, DISK)
+    assert ballast.held_bytes == size_of(files) == 4 * MIB
+
+
 def test_a_file_system_that_has_less_than_it_says_gives_a_part() -> None:
     memory = memory_files()
     files = FailingFiles(memory)

@@ -181,7 +181,7 @@ def _peeked(broker: Broker) -> list[bytes]:
 @pytest.mark.parametrize(
     ("name", "where", "query", "text"),
     [
-        ("listMessages", "x", {}, "there is no queue 0 of 'x'"),
+        ("listMessages", "x", {}, "there is no topic 'x'"),
         ("listMessages", "t", {"queue": "7"}, "there is no queue 7 of 't'"),
         ("listMessages", "t", {"after": "x"}, "after has to be"),
         ("listMessages", "t", {"key": "a b"}, "a key must not"),

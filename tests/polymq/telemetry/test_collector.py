@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 import structlog
 from aiohttp import web
 
@@ -77,7 +78,7 @@ def test_after_failures_there_are_longer_and_longer_pauses() -> None:
     async def scenario(stage: Stage) -> None:
         stage.status = 503
         for seconds in (1, 2, 4, 8):
-            assert await stage.sender.send(b"") is Outcome.REFUSED
+            assert await stage.sender.send(b"") is Outcome.UNREACHED
             stage.now += seconds - 0.01
             assert stage.sender.is_paused
             stage.now += 0.01
@@ -105,6 +106,17 @@ def test_what_nobody_has_answered_may_be_sent_again() -> None:
         chosen = TelemetrySettings(endpoint="http://127.0.0.1:9", timeout_seconds=5)
         await stage.sender.change(chosen, read_files(chosen))
         assert await stage.sender.send(b"") is Outcome.UNREACHED
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("status", [400, 401, 413, 500])
+def test_what_the_collector_refuses_is_not_sent_again(status: int) -> None:
+    """Unlike 429, 502, 503 and 504: it would be refused again."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.status = status
+        assert await stage.sender.send(b"") is Outcome.REFUSED
 
     run(scenario)
 
