@@ -246,9 +246,9 @@ def test_who_watches_knows_what_is_ready(random: Random) -> None:
     ready: set[int] = set()
 
     def watch(first: int, count: int, sign: int) -> None:
-        told = set(range(first, first + count))
-        assert told <= ready if sign < 0 else ready.isdisjoint(told)
-        ready.symmetric_difference_update(told)
+        reported = set(range(first, first + count))
+        assert reported <= ready if sign < 0 else ready.isdisjoint(reported)
+        ready.symmetric_difference_update(reported)
 
     cursor.watch = watch
     for _ in range(60):
