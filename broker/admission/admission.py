@@ -58,7 +58,8 @@ from polymq.broker.port.principals import (
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort
-    from polymq.broker.sessions.session import Guard, MqttSession
+    from polymq.broker.sessions.guard import Guard
+    from polymq.broker.sessions.session import MqttSession
 
 Expelled = Callable[[str], None]
 """Told to end a connection, and why, in words."""
