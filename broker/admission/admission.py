@@ -58,8 +58,7 @@ from polymq.broker.port.principals import (
 
 if TYPE_CHECKING:
     from polymq.broker.open_port import OpenPort
-    from polymq.broker.sessions.guard import Guard
-    from polymq.broker.sessions.session import MqttSession
+    from polymq.broker.sessions.session import Guard, MqttSession
 
 Expelled = Callable[[str], None]
 """Told to end a connection, and why, in words."""

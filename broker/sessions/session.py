@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from polymq.broker.errors import Refused, WrongAcknowledgement
 from polymq.broker.kernels.delivery import EXACTLY_ONCE, QOS_KEY, SessionEnd, publish_qos
@@ -42,7 +42,6 @@ from polymq.broker.topics.retained import ENTRY
 
 if TYPE_CHECKING:
     from polymq.broker.sessions.backlogs import Backlog
-    from polymq.broker.sessions.guard import Guard
     from polymq.broker.sessions.retained_replay import RetainedReplay
     from polymq.broker.sessions.sessions import Resending, Sessions
     from polymq.broker.sessions.wills import Testament
@@ -53,6 +52,30 @@ END_STEPS: Final = 8
 RETIRED_MAX: Final = 16
 """Live subscriptions raised from QoS 0, or ended where filters overlap, on one connection that
 still have something to deliver. The oldest one loses it beyond."""
+
+
+class Guard(Protocol):
+    """Whose rights a session's subscriptions need (`admission/permitted_sessions.py`)."""
+
+    def may_read(self, address: Address) -> bool:
+        """Whether everything that the filter matches may be read."""
+
+    def find_rights(self, session: MqttSession, found: Callable[[], None]) -> None:
+        """The session is resumed: find out what it may have of its subscriptions, and call `found`,
+        maybe in this call. Where nobody says it, the connection ends instead."""
+
+    def testator(self, will: Will) -> str:
+        """In whose name its client's will is published. Raises Refused: FORBIDDEN."""
+
+    def left(self) -> None:
+        """The connection has ended."""
+
+    def check_subscribe(self, session: MqttSession, address: Address) -> None:
+        """Before it subscribes. Raises Refused: FORBIDDEN, LIMIT."""
+
+    def end_forbidden(self, session: MqttSession, address: Address) -> bool:
+        """End a subscription that is not allowed any more. Returns whether it was one. Raises
+        Refused: the log takes nothing."""
 
 
 class MqttSession(SessionEnd):
