@@ -13,15 +13,14 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from polymq.access_lines import log_access
 from polymq.admin.backups import BackupHandlers
 from polymq.admin.connections import ADMIN_CONNECTIONS_MAX
 from polymq.admin.health import Health
 from polymq.admin.monitoring import MONITORS_MAX, MonitoringServer
-from polymq.admin.mqtt_names import MqttNames
 from polymq.admin.node import ShownNode
 from polymq.admin.operator_token import new_token, remove_token, write_token
 from polymq.admin.server import AdminServer
@@ -45,27 +44,18 @@ from polymq.kernel_forms import kernel_forms
 from polymq.logins.outside_logins import OutsideLogins
 from polymq.logs import logger, recent_lines
 from polymq.management.import_group import import_group
-from polymq.metrics.exposition import Exposition, Survey
-from polymq.metrics.http import http_probes, webhook_names
-from polymq.metrics.log import log_probes
-from polymq.metrics.logins import login_probes
-from polymq.metrics.mqtt import event_probes, is_mqtt, limit_probes, mqtt_probes
-from polymq.metrics.protocols import protocol_probes
-from polymq.metrics.queues import queue_probes
-from polymq.metrics.readers import ReaderSurvey
-from polymq.metrics.registry import Probe, counter, gauge
-from polymq.metrics.rosters import Rosters, roster_probes
-from polymq.metrics.shortages import shortage_probes
-from polymq.metrics.topics import TopicSurvey
+from polymq.metrics.exposition import Exposition
+from polymq.metrics.mqtt import event_probes, is_mqtt
+from polymq.metrics.registry import Probe
+from polymq.metrics.rosters import Rosters
 from polymq.mqtt_bridges import Bridges, BridgeStates
 from polymq.mqtt_listeners import (
     is_private,
     open_listeners,
     open_websockets,
-    plain_listeners,
 )
 from polymq.name_server import NameServerThread, is_installed
-from polymq.names import Registration, names_probe, record_host
+from polymq.names import Registration, record_host
 from polymq.net.budget import Budget
 from polymq.net.connection import Context
 from polymq.net.kernels.streams import clock_ms
@@ -78,17 +68,17 @@ from polymq.reloading.applying import Running, prepare
 from polymq.reloading.reloader import Reloader
 from polymq.remoting.compression import plain_body
 from polymq.replicating import Replication, promoted_value
+from polymq.server_metrics import Measured, make_exposition
 from polymq.servers import (
     LISTENERS,
     GatewayServer,
     ManyPorts,
 )
-from polymq.settings import Settings, is_loopback
+from polymq.settings import Settings
 from polymq.store_opening import code_of
-from polymq.store_report import store_probes
 from polymq.sys_figures import ServerTopics, make_sys_topics
 from polymq.telemetry.telemetry import Telemetry
-from polymq.tls import HTTP_PROTOCOLS, warn_of_dates
+from polymq.tls import HTTP_PROTOCOLS
 from polymq.tls_files import TlsFiles, TlsWatch
 from polymq.upkeep import Upkeep
 from polymq.workers import HASHERS_COUNT, READERS_COUNT, Workers
@@ -200,7 +190,7 @@ class Node:
             topics=self._engine.topics.shown_count,
             folded_records=self._engine.fold.count,
         )
-        self._log_access()
+        log_access(settings, self._engine)
         self._outside.start()
         self._stack.append(self._outside.stop)
         upkeep = self._upkeep = Upkeep(
@@ -283,40 +273,6 @@ class Node:
             **self.replication.engine_options,
             disk_settings=wanted.disk,
         )
-
-    def _log_access(self) -> None:
-        settings, users = self._settings, self._engine.users.users
-        log = logger("polymq")
-        outside = not is_private(settings)
-        if self._engine.admission.is_open:
-            clients = (
-                "every client that reaches a port" if outside else "every client on this machine"
-            )
-            tell = log.warning if outside else log.info
-            tell(
-                f"there are no users: {clients} may do everything; `polymq user add NAME` ends that"
-            )
-        elif not users and self._engine.users.outsiders:
-            log.info("clients have to log in; there are no users stored here")
-        elif not users:
-            log.warning("there are no users: no client is accepted before `polymq user add NAME`")
-        else:
-            log.info("clients have to log in", users=len(users))
-        sections = settings.listeners.items()
-        plain = [name for name, section in sections if section.enabled and section.plain]
-        if is_loopback(settings.server.host):
-            plain = []
-        plain += plain_listeners(settings)
-        metrics = settings.metrics
-        if metrics.enabled and metrics.login and not metrics.tls:
-            plain += [] if is_loopback(metrics.host or settings.server.host) else ["metrics"]
-        if plain:
-            log.warning(
-                "messages and passwords cross the network unencrypted at the ports without TLS",
-                servers=plain,
-            )
-        if settings.tls.certificate:
-            warn_of_dates(settings.tls, datetime.now(UTC), log.warning)
 
     async def stop(self) -> None:
         """Close the listeners, save, and undo what `start` did, however far it came."""
@@ -628,49 +584,23 @@ class Node:
         return "not following its master" if self.replication.refusal else ""
 
     def _make_exposition(self, more: Sequence[Probe]) -> Exposition:
-        engine, chosen = self._engine, self._settings.metrics
-        shown_max = chosen.objects_max if chosen.per_object else 0
-        readers = ReaderSurvey(
-            engine,
-            clock_ms=clock_ms,
-            webhooks=partial(webhook_names, self._http_server),
-            filter_name=MqttNames(engine.port, self._settings.mqtt.topic).name,
-            shown_max=shown_max,
+        measured = Measured(
+            settings=self._settings,
+            engine=self._engine,
+            store=self._store,
+            budget=self._budget,
+            outside=self._outside,
+            tls_files=self._tls_files,
+            replication=self.replication,
+            pauses=self.pauses,
+            servers=self._servers,
+            rosters=self._rosters,
+            upkeep=lambda: self._upkeep,
+            registration=lambda: self._registration,
+            has_failed=lambda: self.failure is not None,
+            bugs_count=lambda: self._bugs_count,
         )
-        surveys: list[Survey] = [TopicSurvey(engine, shown_max=shown_max), readers]
-        return Exposition([*self._probes(), *more], surveys, engine.core.reading)
-
-    def _http_server(self) -> object:
-        return self._servers.get("http") or self._servers.get("https")
-
-    def _probes(self) -> list[Probe]:
-        return [
-            *store_probes(self._engine, self._store),
-            *log_probes(self._engine, self._store),
-            *protocol_probes(lambda: self._servers),
-            *queue_probes(self._engine),
-            *login_probes(self._engine),
-            *self._outside.probes(),
-            *self._tls_files.probes(),
-            *roster_probes(self._rosters),
-            *shortage_probes(lambda: self._upkeep, self._budget),
-            *self.replication.probes(),
-            *mqtt_probes(lambda: self._servers),
-            *limit_probes(self._engine),
-            *http_probes(self._http_server),
-            *self.pauses.probes(),
-            names_probe(lambda: self._registration),
-            gauge(
-                "polymq_read_only",
-                "1 after the disk has failed: nothing can be published until a restart.",
-                lambda: float(self.failure is not None),
-            ),
-            counter(
-                "polymq_bugs",
-                "Unexpected errors. Please report the log lines about them.",
-                lambda: self._bugs_count,
-            ),
-        ]
+        return make_exposition(measured, more)
 
     def _rosters(self) -> Rosters:
         found: dict[str, Sequence[Roster[Any]]] = {
