@@ -285,8 +285,8 @@ def _parse_offsets(text: str, snapshot: Snapshot, name: str) -> dict[Queue, int]
         document = json.loads(text)
         flat = list(_flatten(document))
     except (ValueError, TypeError, AttributeError) as error:
-        words = "earliest, latest" if name[-7:] == "Offsets" else "milliseconds since 1970"
-        raise BadOption(f"{name}: write {words} or JSON, not {text[:100]!r}") from error
+        expected = "earliest, latest" if name[-7:] == "Offsets" else "milliseconds since 1970"
+        raise BadOption(f"{name}: write {expected} or JSON, not {text[:100]!r}") from error
     offsets = {}
     for topic, broker, queue_id, offset in flat:
         brokers = {queue.broker for queue in snapshot if queue.topic == topic}

@@ -72,8 +72,8 @@ class Options:
         self.credentials = _parse_keys(given)
         self.tls = _parse_tls(given)
         self.selection = _parse_selection(given)
-        self.starting = _parse_place(given, "starting", "earliest")
-        self.ending = _parse_place(given, "ending", "latest")
+        self.starting = _parse_edge(given, "starting", "earliest")
+        self.ending = _parse_edge(given, "ending", "latest")
         self.fail_on_data_loss = _parse_bool(given, "failOnDataLoss", default=True)
         self.rows_per_trigger = _parse_count(given, "maxOffsetsPerTrigger")
         self.pace = _parse_pace(given, self.rows_per_trigger)
@@ -115,7 +115,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Edge:
     """Where a query begins or ends.
 
     Attributes:
@@ -144,18 +144,18 @@ class Pace:
     delay_seconds_max: float = 15 * 60.0
 
 
-def _at_time(client: BlockingClient, place: Place, snapshot: Snapshot) -> dict[Queue, int]:
+def _at_time(client: BlockingClient, edge: Edge, snapshot: Snapshot) -> dict[Queue, int]:
     """The offsets of queues that begin or end at a time."""
-    if not place.times:
+    if not edge.times:
         return {}
-    times = times_of(place.times, snapshot, place.times_option)
+    times = times_of(edge.times, snapshot, edge.times_option)
     found = offsets_at(client, times, snapshot)
-    if place.must_be_found:
-        check_found(found, times, snapshot, place.times_option)
+    if edge.must_be_found:
+        check_found(found, times, snapshot, edge.times_option)
     return found
 
 
-def _parse_place(given: Mapping[str, str], end: str, default: str) -> Place:
+def _parse_edge(given: Mapping[str, str], end: str, default: str) -> Edge:
     """The options `<end>Offsets`, `<end>Timestamp` and `<end>OffsetsByTimestamp`, of which one may
     be there."""
     names = [f"{end}Offsets", f"{end}Timestamp", f"{end}OffsetsByTimestamp"]
@@ -166,11 +166,11 @@ def _parse_place(given: Mapping[str, str], end: str, default: str) -> Place:
     if strategy not in ("error", "latest"):
         raise BadOption(f"{end}OffsetsByTimestampStrategy: write error or latest")
     if not found or found[0] == names[0]:
-        return Place(offsets=given.get(names[0].lower(), default))
+        return Edge(offsets=given.get(names[0].lower(), default))
     text = given[found[0].lower()].strip()
     if found[0] == names[1] and not text.isdecimal():
         raise BadOption(f"{names[1]}: write milliseconds since 1970, not {text[:100]!r}")
-    return Place(
+    return Edge(
         offsets=default,
         times=text,
         times_option=found[0],

@@ -108,6 +108,7 @@ REACHED: Final = {
     "POST /mqtt/retained/clear": Reached("retained clear", "Retained messages: Clear"),
     "GET /mqtt/traces": Reached("mqtt trace list", "Traces"),
     "POST /mqtt/traces": Reached("trace", "Traces: Begin"),
+    "POST /messages/traces": Reached("trace", "Traces: Begin"),
     "DELETE /mqtt/traces/{number}": Reached("mqtt trace end", "Traces: End"),
     "GET /bans": Reached("ban list", "Ban list"),
     "POST /bans": Reached("ban add", "Ban list: Ban"),

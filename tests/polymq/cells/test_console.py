@@ -197,6 +197,12 @@ async def of_connections(tour: Tour) -> None:
     await tour.person.fill("Seconds", 1)
     await tour.press("POST /mqtt/traces", "Begin")
     await tour.person.sees("The trace has ended")
+    await tour.open("/traces", sees="No trace runs")
+    await tour.person.fill("Trace by", "messages")
+    await tour.person.fill("Which", "things")
+    await tour.person.fill("Seconds", 1)
+    await tour.press("POST /messages/traces", "Begin")
+    await tour.person.sees("The trace has ended")
     world.begin_trace()
     await tour.open("/traces", "GET /mqtt/traces", sees="device")
     (number,) = world.names("mqtt", "traces", key="number")
@@ -311,7 +317,7 @@ async def of_readers(tour: Tour) -> None:
 async def of_the_broker(tour: Tour) -> None:
     """The broker as a whole: its role, its limits, its logs, its configuration and backups."""
     await tour.open("/overview", "GET /broker", sees="Messages stored")
-    await tour.open("/disk", "GET /store", sees="Limit of the log")
+    await tour.open("/disk", "GET /store", "GET /store/holders", sees="Limit of the log")
     await tour.open("/limits", "GET /limits", sees="users_max")
     await tour.open("/log", "GET /audit", sees="topic created")
     (toggle,) = tour.person.elements(ui.toggle)
