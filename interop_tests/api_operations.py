@@ -4,6 +4,7 @@ act on: for tests of who may do what."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +15,7 @@ import pika
 from interop_tests import mqtt_wire
 from interop_tests.conftest import Server
 from interop_tests.mqtt_raw_client import RawClient
-from interop_tests.people import PASSWORD, Admin, basic
+from interop_tests.people import PASSWORD, SECONDS, Admin, basic
 
 RIGHTS: Final = ("monitor", "operate", "admin")
 """Each includes those before it."""
@@ -127,6 +128,9 @@ def populate(server: Server) -> Admin:
     people.allow("victim", "publish", "things")
     people.allow("nobody", "publish,subscribe,create", "#")
     people.good("POST", "/api/v1/bans", {"kind": "user", "value": "banned"})
+    deadline = time.monotonic() + SECONDS
+    while people.good("GET", people.path("mqtt", "sessions", "kept"))["away_ms"] is None:
+        assert time.monotonic() < deadline, "nobody notes that the client has gone"
     return people
 
 

@@ -20,6 +20,8 @@ from interop_tests.test_tls import TLS, client_context, ports_of
 OPTIONS = {**TLS, "api.enabled": True, "api.port": 0}
 BANNED, OTHER = "127.0.0.66", "127.0.0.9"
 FLOOD = 100
+PER_ADDRESS_MAX = 128
+"""Connections of one address, as docs/admin-api.md says."""
 
 
 def ask(
@@ -172,3 +174,29 @@ def test_silent_strangers_leave_room_for_operators(server: Server) -> None:
     finally:
         for stranger in strangers:
             stranger.close()
+
+
+def test_who_fills_the_port_keeps_out_nobody_else(server: Server) -> None:
+    """A reader opens as many connections as it gets, and makes a request on each. One address gets
+    a part of them; other addresses, and loopback with its probes, have theirs."""
+    people = Admin(server)
+    people.add("root", "admin")
+    people.add("eve", "reader")
+    port = ports_of(server)["api"]
+    busy = []
+    try:
+        for _ in range(PER_ADDRESS_MAX + 20):
+            context = client_context()
+            one = http.client.HTTPSConnection("localhost", port, timeout=SECONDS, context=context)
+            busy.append(one)
+            try:
+                one.request("GET", "/api/v1/caller", headers={"Authorization": basic("eve")})
+                one.getresponse().read()
+            except (OSError, http.client.HTTPException):
+                break
+        assert len(busy) == PER_ADDRESS_MAX + 1
+        assert ask(port, "/api/v1/broker", basic("root"), source=OTHER)[0] == 200
+        assert people.ask("GET", "/api/v1/broker")[0] == 200
+    finally:
+        for one in busy:
+            one.close()

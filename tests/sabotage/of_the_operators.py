@@ -265,4 +265,28 @@ OF_THE_OPERATORS = (
         new="        if error.errno in _NO_ROOM and error.filename is not None:",
         tests=("interop_tests/test_program_commands.py",),
     ),
+    Sabotage(
+        name="names-with-braces-are-out-of-reach",
+        why="a client whose name has a brace cannot be kicked, and its ban stays",
+        path="polymq/admin/api.py",
+        old="API_PATH + any_names(operation.path)",
+        new="API_PATH + operation.path",
+        tests=("interop_tests/test_api_rights.py::test_names_may_have_any_character",),
+    ),
+    Sabotage(
+        name="one-address-has-all-of-the-listener",
+        why="a reader keeps out all operators of other machines",
+        path="polymq/admin/web_listener.py",
+        old="            if self._count_of(address) >= PER_ADDRESS_MAX:\n",
+        new="            if False:\n",
+        tests=("interop_tests/test_api_remote.py::test_who_fills_the_port_keeps_out_nobody_else",),
+    ),
+    Sabotage(
+        name="a-removed-ballast-stays-away",
+        why="a full disk has no room to save, though the server says so",
+        path="core_log/ballast.py",
+        old="        if self.held_bytes > 0 and BALLAST_NAME not in",
+        new="        if False and BALLAST_NAME not in",
+        tests=("tests/core_log/test_ballast.py",),
+    ),
 )

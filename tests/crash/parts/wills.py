@@ -47,6 +47,9 @@ class Wills(Part):
     def __init__(self) -> None:
         super().__init__()
         self.wills: dict[str, list[Left]] = {client: [] for client in CLIENTS}
+        self._connected: dict[str, Left] = {}
+        """The wills of clients that are there. One that came has none, if the disk did not take
+        it."""
 
     def do(self, step: str, actor: EngineActor, random: Random) -> None:
         _let_publish(actor)
@@ -55,11 +58,16 @@ class Wills(Part):
         if step == "come":
             self._come(actor, client, None if random.random() < 0.5 else 0)
         elif session is not None and session.link is not None:
-            left = self.wills[client][-1]
-            left.ended = True
+            left = self._connected.pop(client, None)
+            if left is not None:
+                left.ended = True
             if step == "say goodbye":
+                before = actor.store.log.appended
                 session.clear_will()
-                left.discarded = actor.store.log.appended
+                if left is not None and actor.store.log.appended > before:
+                    left.discarded = actor.store.log.appended
+                elif left is not None:  # the log was not told, and may be later, or never
+                    self.wills[client].remove(left)
             session.disconnect()
 
     def _come(self, actor: EngineActor, client: str, expiry_seconds: int | None) -> None:
@@ -68,22 +76,27 @@ class Wills(Part):
             for left in self.wills[client][-1:]
             if left.ended and not self._is_published(actor, left)
         ]
+        self._connected.pop(client, None)
+        before = actor.store.log.appended
         session = actor.engine.port.sessions.connect(
             client, clean=False, expiry_seconds=expiry_seconds, link=SpyLink(0), principal="u"
         )
-        for left in waiting:
+        # A log that has failed takes nothing, and the client gets no answer: then nothing is said.
+        for left in waiting if actor.store.log.appended > before else ():
             left.discarded = min(left.discarded, actor.store.log.appended)
         session.resume()
         body = self.bodies(1)[0]
         will = Will(topic=TOPIC, tag=client, body=body, qos=1, retain=False)
         session.set_will(will)
-        self.wills[client].append(Left(body, actor.store.log.appended))
+        self._connected[client] = Left(body, actor.store.log.appended)
+        self.wills[client].append(self._connected[client])
 
     def _is_published(self, actor: EngineActor, left: Left) -> bool:
         actor.flush()
         return left.body in [record.body for record in actor.pull(TOPIC)[1]]
 
     def run_ended(self) -> None:
+        self._connected.clear()
         for wills in self.wills.values():
             for left in wills:
                 left.ended = True

@@ -188,10 +188,10 @@ def test_topic_names_are_percent_decoded() -> None:
     async def scenario() -> None:
         async with http() as gateway:
             async with gateway.client.post(
-                gateway.url + "/topics/a%20b%2Fc", headers=BINARY
+                gateway.url + "/topics/a%20b%2Fc%7Bd%7D", headers=BINARY
             ) as answer:
                 assert answer.status == 204
-            assert gateway.port.stored[0].topic == "a b/c"
+            assert gateway.port.stored[0].topic == "a b/c{d}"
 
     run(scenario())
 
