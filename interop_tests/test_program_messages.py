@@ -61,7 +61,7 @@ def test_what_an_operator_reads_and_publishes(server: Server) -> None:
         method, _, got = channel.basic_get("orders", auto_ack=True)
         assert (got, method.redelivered, method.message_count) == (b"0", False, 3)
         device.close()
-    assert "there is no queue 0 of 'nothing'" in said(server, "list", "nothing", code=1)
+    assert "there is no topic 'nothing'" in said(server, "list", "nothing", code=1)
     assert "there is no queue 'nothing'" in said(server, "peek", "nothing", code=1)
 
 

@@ -121,7 +121,8 @@ def test_mistakes(server: Server) -> None:
         text = said(server, *arguments, code=1)
         assert line in text
         assert text.count("\n") == 1
-    assert said(server, "list") == "There is no such queue.\n"
+    assert said(server, "list").startswith("There are no queues yet: ")
+    assert said(server, "list", "--prefix", "x") == "There is no such queue.\n"
 
 
 def test_only_operators(server: Server) -> None:

@@ -64,7 +64,7 @@ def import_permissions() -> None:
 )
 @_dry_run
 def mosquitto_passwords(file: Path, role: str, dry_run: bool, **options: Any) -> int:
-    """Create the users of a password file of mosquitto.
+    """Import users of mosquitto's password file.
 
     Passwords stay as they are: hashes of the forms $6$ and $7$ are accepted, and each is replaced
     by a stronger one at the user's next login. Users that exist already are not changed. The exit
@@ -126,7 +126,9 @@ def mosquitto_acl(file: Path, role: str, dry_run: bool, **options: Any) -> int:
 @_file
 @_dry_run
 def mosquitto_dynamic_security(file: Path, dry_run: bool, **options: Any) -> int:
-    """Create the users and roles of mosquitto's dynamic security, from its file.
+    """Import mosquitto's dynamic security.
+
+    The clients of its file become users, and its roles are created.
 
     Passwords stay as they are. A user gets the roles of its groups, too. ACLs become rules of their
     roles. What no rule can say is listed, and users that exist already are not changed. The exit

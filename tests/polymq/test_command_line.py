@@ -246,7 +246,7 @@ def test_commands_without_a_server_say_so(
     [
         (["--host", "192.0.2.1"], ExitCode.CANNOT_LISTEN, "not an address of this machine"),
         (["--data-directory", "/dev/null/x"], ExitCode.CANNOT_CREATE, "/dev/null/x"),
-        (["--ready-file", "/dev/null/x", "--port", "0"], ExitCode.CANNOT_CREATE, "cannot write"),
+        (["--ready-file", "/dev/null/x", "--port", "0"], ExitCode.USAGE, "no directory /dev/null"),
     ],
 )
 def test_a_name_server_that_cannot_start_says_why(

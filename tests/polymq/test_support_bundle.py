@@ -41,6 +41,7 @@ FILES = {
     "mqtt.bridges.password_file",
     "mqtt.bridges.tls_key",
     "mqtt.listeners.tls_key",
+    "mqtt.listeners.tls_psk_file",
     "names.secret_key_file",
     "permission_service.amqtt_config_file",
     "permission_service.header_file",

@@ -88,6 +88,7 @@ def test_each_acknowledgement_makes_room(case: Case) -> None:
         ]
 
 
+@shows("MQTT-4.9.0-2")
 def test_a_publish_that_comes_twice_counts_once(case: Case) -> None:
     """DUP: the client did not see the PUBREC."""
     client = case.connect()
@@ -98,6 +99,7 @@ def test_a_publish_that_comes_twice_counts_once(case: Case) -> None:
     assert (found.kind, found.packet_id) == (Kind.PUBREC, maximum)
 
 
+@shows("MQTT-4.9.0-2")
 def test_a_refused_publish_makes_room(case: Case) -> None:
     """Nothing may be published to the server's own topics: its PUBREC is the last answer."""
     client = case.connect()
