@@ -49,6 +49,8 @@ _PLAIN: Final = frozenset((string.ascii_letters + string.digits + "%_-").encode(
 _HASH_DIGITS: Final = 32
 
 
+AMQP_NAME_BYTES_MAX: Final = 255
+"""Of a short string (AMQP 0-9-1, 4.2.5.3)."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """C0, DEL, C1, and the characters that turn the direction of writing."""
 
@@ -66,6 +68,18 @@ def check_characters(kind: str, name: str) -> None:
             Reason.BAD_NAME,
             f"a name of {kind} may not have control characters, and this one has "
             f"U+{ord(found[0]):04X}",
+        )
+
+
+def check_amqp_name(kind: str, name: str) -> None:
+    """The same for a queue or an exchange that somebody declares: clients of AMQP name it in a
+    short string."""
+    check_characters(kind, name)
+    size = len(name.encode("utf-8", "surrogateescape"))
+    if size > AMQP_NAME_BYTES_MAX:
+        raise Refused(
+            Reason.BAD_NAME,
+            f"a name of {kind} has at most {AMQP_NAME_BYTES_MAX} bytes, and this one has {size}",
         )
 
 

@@ -45,7 +45,7 @@ from polymq.broker.exchanges.entities import (
     write_op,
 )
 from polymq.broker.exchanges.graph import ExchangeGraph, Link, LinkKey
-from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_characters
+from polymq.broker.names import ROOT_EXCHANGE, SERVER_NAMED, check_amqp_name
 from polymq.broker.port.infos import ExchangeInfo
 from polymq.broker.port.publishing import Template
 from polymq.broker.port.values import Address, Position
@@ -219,7 +219,7 @@ class Exchanges:
                 if name
                 else "operation not permitted on the default exchange",
             )
-        check_characters("an exchange", name)
+        check_amqp_name("an exchange", name)
         _check_type(type, arguments)
         _check_alternate(arguments)
 

@@ -29,7 +29,7 @@ from polymq.broker.moves.moves import Moves
 from polymq.broker.moves.set_aside import SetAside
 from polymq.broker.named_queues.features import QueueFeatures
 from polymq.broker.named_queues.pausing import QueuePausing
-from polymq.broker.names import SERVER_NAMED, check_characters
+from polymq.broker.names import SERVER_NAMED, check_amqp_name
 from polymq.broker.port.infos import QueueInfo
 from polymq.broker.port.queues import Consumer, QueueConsumer
 from polymq.broker.port.values import Address, Position
@@ -171,7 +171,7 @@ class NamedQueues:
             return existing.info(), position_of(self.core, durable=existing.queue.durable)
         elif name.startswith(("amq.", SUBSCRIPTION_PREFIX)):
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
-        check_characters("a queue", name)
+        check_amqp_name("a queue", name)
         if user:
             value["u"] = self.exchanges.owners.of(user)
         position = self._create_queue(name, value, owner, (name,))
@@ -207,7 +207,7 @@ class NamedQueues:
             raise Refused(Reason.FORBIDDEN, f"queue name '{name}' contains a reserved prefix")
         if name in self.queues:
             raise Refused(Reason.DIFFERENT, f"queue '{name}' exists")
-        check_characters("a queue", name)
+        check_amqp_name("a queue", name)
         settings_of(name, arguments)
 
     def _create_queue(

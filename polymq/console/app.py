@@ -44,6 +44,9 @@ from polymq.console.shell import Console, Entry, enter, is_let_in
 from polymq.host_header import names_this_machine
 from polymq.settings import is_loopback
 
+RECONNECT_SECONDS: Final = 10.0
+"""How long a screen waits for a browser that is slow or has lost its connection. Then it is built
+anew, and what was typed is gone."""
 MENU: Final = (
     Entry("Overview", overview.PATH, "monitor_heart", "o"),
     Entry("Topics", topics.PATH, "topic", "t"),
@@ -156,6 +159,7 @@ def make_app(broker: Broker, *, local: bool, secure: bool) -> FastAPI:
         language="en-GB",
         storage_secret=secrets.token_urlsafe(),
         show_welcome_message=False,
+        reconnect_timeout=RECONNECT_SECONDS,
         session_middleware_kwargs={"same_site": "strict", "https_only": secure},
     )
     if local:

@@ -102,7 +102,13 @@ async def enter(console: Console, user: str, password: str) -> None:
     may be there. It does not extend this to other machines.
     """
     login = Login(user, password)
-    caller = await console.broker.ask(login, "GET", "caller")
+    try:
+        caller = await console.broker.ask(login, "GET", "caller")
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        text = f"{user} may not look at the broker: the console is for users with the right monitor"
+        raise ApiError(403, text) from None
     if not console.is_local and caller["name"].startswith("("):  # nobody's name
         text = "the broker has no users yet: create the first with `polymq user add` at the broker"
         raise ApiError(403, text)

@@ -45,3 +45,14 @@ def test_a_routing_key_is_no_name(broker: Broker) -> None:
     """It is a tag, which readers print with care."""
     exchange(broker, "x")
     assert broker.port.exchanges.route("x", "a\x1bb") is not None
+
+
+def test_names_that_no_client_of_amqp_could_say_are_refused(broker: Broker) -> None:
+    """A short string has 255 bytes."""
+    longest = "\u20ac" * 85
+    declare(broker, longest)
+    exchange(broker, longest)
+    for make in (declare, exchange):
+        with pytest.raises(Refused, match="at most 255 bytes, and this one has 256") as raised:
+            make(broker, f"{longest}x")
+        assert raised.value.reason is Reason.BAD_NAME
