@@ -23,15 +23,13 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 
 from polymq.remoting.client import ClientSettings
-from polymq.remoting.codes import ResponseCode
 from polymq.remoting.driver_blocking import BlockingClient
-from polymq.remoting.records import take_record
 from polymq.spark_sink.ahead import gather
 from polymq.spark_sink.durable import sync_directory
 from polymq.spark_sink.envelope import table_schema
 from polymq.spark_sink.errors import BadOption, SinkError
 from polymq.spark_sink.offsets import Bounds, Queue, Range
-from polymq.spark_sink.reading import Access, Reading, connect, look, read_range, sink_errors
+from polymq.spark_sink.reading import Access, Reading, connect, look, offsets_at, read_range
 from polymq.spark_sink.selection import Selection
 from polymq.spark_sink.table_files import open_table
 
@@ -98,41 +96,16 @@ def _range(client: BlockingClient, queue: Queue, held: Bounds, part: Part) -> Ra
             f"{held.end}, the last one not included: {first} to {end} are not among them"
         )
     if part.since_ms is not None:
-        first = _offset_at(client, queue, first, end, part.since_ms)
+        first = max(first, _offset_at(client, queue, part.since_ms, held))
     if part.until_ms is not None:
-        end = _offset_at(client, queue, first, end, part.until_ms + 1)
+        end = min(end, _offset_at(client, queue, part.until_ms + 1, held))
     return Range(
         queue=queue, first=first, end=end, planned_first=first, incarnation=held.incarnation
     )
 
 
-def _offset_at(client: BlockingClient, queue: Queue, first: int, end: int, time_ms: int) -> int:
-    """The first offset of [first, end) whose message was stored at this time or later, else `end`.
-    Store times of a queue ascend, so one message of each half is looked at."""
-    while first < end:
-        middle = (first + end) // 2
-        if _store_ms(client, queue, middle) < time_ms:
-            first = middle + 1
-        else:
-            end = middle
-    return first
-
-
-def _store_ms(client: BlockingClient, queue: Queue, offset: int) -> int:
-    with sink_errors(f"queue {queue}: "):
-        pulled = client.pull(
-            queue.topic,
-            queue.broker,
-            queue.queue_id,
-            offset,
-            count_max=1,
-            bytes_max=1,
-            stored=True,
-        )
-        if pulled.code != ResponseCode.SUCCESS:
-            raise SinkError(f"queue {queue}: no message at {offset}, code {pulled.code}")
-        record, _ = take_record(pulled.records, 0)
-    return record.store_ms
+def _offset_at(client: BlockingClient, queue: Queue, time_ms: int, held: Bounds) -> int:
+    return offsets_at(client, {queue: time_ms}, {queue: held})[queue]
 
 
 # --- reading and writing ------------------------------------------------------------------------

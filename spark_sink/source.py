@@ -190,19 +190,19 @@ class PolymqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=self.options.fail_on_data_loss,
             tasks=self.options.tasks,
         )
-        if self._may_wait(count_between(before, reached)):
+        if self._may_wait(before, reached):
             return start
         if reached is not before:
             self.batch_at = monotonic()
         return reached.to_json()
 
-    def _may_wait(self, count: int) -> bool:
-        """Whether a batch of so many messages waits for more."""
+    def _may_wait(self, before: Positions, reached: Positions) -> bool:
+        """Whether a batch from here to there waits for more messages."""
         pace = self.options.pace
         if pace.rows_min is None or self.target is not None:
             return False
         waited = monotonic() - self.batch_at
-        return count < pace.rows_min and waited < pace.delay_seconds_max
+        return waited < pace.delay_seconds_max and count_between(before, reached) < pace.rows_min
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         latest = latest_positions(self.options.look().queues)

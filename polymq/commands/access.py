@@ -49,6 +49,25 @@ def operator_options(command: Command) -> Command:
     return config_option(data_flag(command))
 
 
+def broker_options(command: Command) -> Command:
+    """`--broker HOST:PORT`, `--tls` and `--tls-ca FILE`: the RocketMQ listener that is read."""
+    command = click.option(
+        "--tls-ca",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="PEM file with the authorities that have to have issued the certificate of --broker. "
+        "Implies --tls. Default: those that the system trusts.",
+    )(command)
+    command = click.option(
+        "--tls", "encrypted", is_flag=True, help="Connect to --broker with TLS."
+    )(command)
+    return click.option(
+        "--broker",
+        metavar="HOST:PORT",
+        help="The server's port for RocketMQ. Default: that of the server on this machine.",
+    )(command)
+
+
 def access_key_options(command: Command) -> Command:
     """`--access-key KEY` and `--secret-key-file FILE`: who reads at RocketMQ's listener."""
     command = click.option(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from polymq.commands.access import access_key, access_key_options
+from polymq.commands.access import access_key, access_key_options, broker_options
 from polymq.commands.find import moment
 from polymq.commands.options import config_option, data_flag, settings_from
 from polymq.errors import ExitCode, Failure
@@ -57,19 +57,7 @@ FORMATS: Final = ("parquet", "arrow", "csv", "jsonl")
     "--until", callback=moment, metavar="TIME", help="Only messages stored at this time or earlier."
 )
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
-@click.option(
-    "--broker",
-    metavar="HOST:PORT",
-    help="The server's port for RocketMQ. Default: that of the server on this machine.",
-)
-@click.option("--tls", "encrypted", is_flag=True, help="Connect to --broker with TLS.")
-@click.option(
-    "--tls-ca",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="PEM file with the authorities that have to have issued the certificate of --broker. "
-    "Implies --tls. Default: those that the system trusts.",
-)
+@broker_options
 @access_key_options
 def export(
     topic: str,

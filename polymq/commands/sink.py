@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from polymq.commands.access import access_key, access_key_options
+from polymq.commands.access import access_key, access_key_options, broker_options
 from polymq.commands.options import config_option, setting_flag, settings_from
 from polymq.sink import run_sink
 from polymq.tls import chosen_tls
@@ -46,19 +46,7 @@ from polymq.tls import chosen_tls
     "with their topic. [default: yes]",
 )
 @click.option("--once", is_flag=True, help="Write the messages that are there now, and exit.")
-@click.option(
-    "--broker",
-    metavar="HOST:PORT",
-    help="The server's port for RocketMQ. Default: as configured, on this machine.",
-)
-@click.option("--tls", "encrypted", is_flag=True, help="Connect to --broker with TLS.")
-@click.option(
-    "--tls-ca",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="PEM file with the authorities that have to have issued the certificate of --broker. "
-    "Implies --tls. Default: those that the system trusts.",
-)
+@broker_options
 @click.option("--master", default="local[2]", show_default=True, help="The Spark master to run on.")
 @access_key_options
 def sink(

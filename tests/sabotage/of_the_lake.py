@@ -79,8 +79,8 @@ OF_THE_LAKE = (
         name="export-without-the-last-moment",
         why="messages of the time that --until names are left out",
         path="spark_sink/exporting.py",
-        old="part.until_ms + 1)\n",
-        new="part.until_ms)\n",
+        old="part.until_ms + 1, held",
+        new="part.until_ms, held",
         tests=EXPORTING,
     ),
 )

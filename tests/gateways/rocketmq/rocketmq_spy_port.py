@@ -96,6 +96,14 @@ class SpyPort(spy_port.SpyPort):
             incarnation=topic.incarnation,
         )
 
+    @operation("queries.by_time")
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, callback: Callable[[int | None], None]
+    ) -> None:
+        queue = self.topic_by_name[topic].queues[queue_id]
+        times = [one.store_ms for one in iterate_records(b"".join(queue.records))]
+        callback(queue.first + sum(at < time_ms for at in times))
+
     @operation("queries.pull")
     def pull(
         self,
